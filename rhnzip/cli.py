@@ -1,0 +1,441 @@
+"""The `rhnzip` command: parse, call the library, print.
+
+Whatever computes is imported inside the commands, so that `rhnzip --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+
+import click
+
+from rhnzip import __version__
+from rhnzip.errors import RhnzipError
+from rhnzip.files import is_replaceable, open_input, open_output
+
+if TYPE_CHECKING:
+    from rhnzip.streams import Summary
+
+SUFFIX = ".rhn"
+STDIO = "-"
+
+Command = Callable[..., None]
+Progress = Callable[[int, int], None]
+
+
+def _gather(kind: type[Any], *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Add options to a command, which gets their values as one `kind`, a dataclass with a field for each."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def gathered(**values: Any) -> None:
+            own = {field.name: values.pop(field.name) for field in fields(kind)}
+            command(**{kind.__name__.lower(): kind(**own)}, **values)
+
+        decorated: Command = gathered
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where outputs go, and what becomes of what is there and of the inputs."""
+
+    output: str | None
+    stdout: bool
+    force: bool
+    remove: bool
+
+    def check(self, files: tuple[str, ...], report: Report) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            click.UsageError: says which.
+        """
+        if self.stdout and self.output is not None:
+            raise click.UsageError("-c and -o exclude each other")
+        if self.output not in (None, STDIO) and len(files) > 1:
+            raise click.UsageError("-o takes one FILE; without it each output stands beside its FILE")
+        to_stdout = self.stdout or self.output == STDIO or (self.output is None and STDIO in files)
+        if self.remove and (to_stdout or STDIO in files):
+            raise click.UsageError("--rm needs files to read and to write")
+        if report.as_json and to_stdout:
+            raise click.UsageError("--json needs the standard output for itself; write to a file with -o")
+
+    def path(self, file: str, rename: Callable[[str], str]) -> str:
+        """Return where the output of `file` goes; `rename` derives it from the file's own name."""
+        if self.output is not None:
+            return self.output
+        return STDIO if self.stdout or file == STDIO else rename(file)
+
+    def open(self, path: str, source: BinaryIO, *, packing: bool) -> AbstractContextManager[BinaryIO]:
+        """Open the output for what is read from `source`.
+
+        Raises:
+            RhnzipError: `path` is taken, or is a terminal and the output binary (`packing`).
+            OSError: it cannot be opened.
+        """
+        if path != STDIO:
+            if self.remove and not is_replaceable(path):
+                raise RhnzipError(f"{path} is not a regular file and keeps nothing; do without --rm")
+            like = None if source is sys.stdin.buffer else os.fstat(source.fileno())
+            return open_output(path, like=like, force=self.force)
+        if packing and not self.force and sys.stdout.isatty():
+            raise RhnzipError(
+                "an archive is not written to a terminal; redirect it, use -o, or insist with -f"
+            )
+        return _flushed(sys.stdout.buffer)
+
+
+output_options = _gather(
+    Outputs,
+    click.option("-o", "--output", metavar="PATH", help="Write to this file; - is the standard output."),
+    click.option("-c", "--stdout", is_flag=True, help="Write to the standard output."),
+    click.option("-f", "--force", is_flag=True, help="Overwrite files; write archives to a terminal."),
+    click.option("--rm", "remove", is_flag=True, help="Remove each FILE once its output is complete."),
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What computes, and with which model."""
+
+    model: str | None
+    device: str
+    backend: str | None
+    threads: int | None
+
+
+engine_options = _gather(
+    Engine,
+    click.option("-m", "--model", metavar="MODEL", help="A built-in model's name, or a model file."),
+    click.option("--device", default="cpu", show_default=True, help="Where to compute, such as cpu or cuda."),
+    click.option("--backend", metavar="NAME", help="What computes there; the bytes are the same with each."),
+    click.option("--threads", metavar="N", type=click.IntRange(min=1), help="How many threads compute."),
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command tells about its work, and where."""
+
+    quiet: bool
+    verbose: bool
+    as_json: bool
+
+    def done(self, file: str, summary: Summary, seconds: float, *, output: str | None, packing: bool) -> None:
+        """Tell that `file` was compressed (`packing`), decompressed to `output`, or tested (no `output`)."""
+        raw, packed = summary.raw_bytes, summary.packed_bytes
+        if self.as_json:
+            self._record(file=file, ok=True, output=output, **asdict(summary), seconds=round(seconds, 6))
+        elif not self.quiet:
+            sizes = [f"{raw:,}", f"{packed:,}"] if packing else [f"{packed:,}", f"{raw:,}"]
+            figures = [f"{seconds:.1f} s"]
+            if raw:
+                figures = [f"{100 * packed / raw:.1f} %", f"{8 * packed / raw:.2f} bits per byte", *figures]
+            tested = "" if output is not None else "ok, "
+            click.echo(f"{_label(file)}: {tested}{' → '.join(sizes)} bytes ({', '.join(figures)})", err=True)
+
+    def failed(self, file: str, message: str) -> None:
+        """Tell why `file` failed."""
+        click.echo(f"rhnzip: {_label(file)}: {message}", err=True)
+        if self.as_json:
+            self._record(file=file, ok=False, error=message)
+
+    @contextmanager
+    def progress(self, file: str, total: int | None, *, packing: bool) -> Iterator[Progress | None]:
+        """Show a bar while the block runs, if a person looks at the standard error.
+
+        Args:
+            file: what is worked on.
+            total: its size in bytes, if known.
+            packing: whether `file` holds raw bytes; else packed ones.
+        """
+        if self.quiet or not sys.stderr.isatty():
+            yield None
+            return
+        from tqdm import tqdm
+
+        with tqdm(
+            total=total, desc=_label(file), unit="B", unit_scale=True, leave=False, dynamic_ncols=True
+        ) as bar:
+
+            def update(raw: int, packed: int) -> None:
+                if raw:
+                    bar.set_postfix_str(f"{8 * packed / raw:.3f} bits per byte", refresh=False)
+                bar.update((raw if packing else packed) - bar.n)
+
+            yield update
+
+    @staticmethod
+    def _record(**values: Any) -> None:
+        click.echo(json.dumps(values))
+
+
+report_options = _gather(
+    Report,
+    click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+    click.option("-v", "--verbose", is_flag=True, help="Print details."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object per FILE; bytes and seconds."
+    ),
+)
+
+files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True)
+
+
+class Commands(click.Group):
+    """The group of commands; an interrupt ends it with status 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("rhnzip: interrupted", err=True)
+            ctx.exit(130)
+
+
+def _parse_size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Return how many bytes `text`, such as `64K`, stands for."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9][0-9]*)([KMG]?)(i?B)?", text, re.IGNORECASE)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not a size such as 65536, 64K or 4M")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2].upper()]
+
+
+def _check_preset(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """Return `name` if this release has such a preset."""
+    if name is not None:
+        from rhnzip.coding import PRESETS
+
+        if name not in PRESETS:
+            raise click.BadParameter(f"{name!r} is none of: {', '.join(PRESETS)}")
+    return name
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from rhnzip.archive import FORMAT_VERSION
+        from rhnzip.exact.constants import ARITHMETIC_VERSION
+
+        click.echo(f"rhnzip {__version__} (format {FORMAT_VERSION}, arithmetic {ARITHMETIC_VERSION})")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit status: 0 all is well; 1 a FILE failed (the others are still worked on); 2 wrong usage; "
+    "130 interrupted. An output that is not complete is removed.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the versions of rhnzip, its format and its arithmetic.",
+)
+def cli() -> None:
+    """Compress text with a recurrent highway network.
+
+    A FILE is kept unless --rm is given; - stands for the standard input. Archives may be joined end to end.
+    """
+
+
+@cli.command()
+@files_argument
+@click.option("--preset", metavar="NAME", callback=_check_preset, help="How to trade speed for size.")
+@click.option(
+    "--fast", "preset", flag_value="fast", callback=_check_preset, help="The same as --preset fast."
+)
+@click.option(
+    "--block-size", metavar="SIZE", callback=_parse_size, help="Raw bytes in a block, such as 64K or 4M."
+)
+@output_options
+@engine_options
+@report_options
+def compress(
+    files: tuple[str, ...],
+    preset: str | None,
+    block_size: int | None,
+    outputs: Outputs,
+    engine: Engine,
+    report: Report,
+) -> None:
+    """Compress each FILE to FILE.rhn."""
+    from rhnzip.streams import compress_stream
+
+    settings: dict[str, Any] = asdict(engine) | {"block_size": block_size}
+    if preset is not None:
+        settings["preset"] = preset
+    run = functools.partial(compress_stream, **settings)
+    _transform(files, run, lambda file: file + SUFFIX, outputs, report, packing=True)
+
+
+@cli.command()
+@files_argument
+@output_options
+@engine_options
+@report_options
+def decompress(files: tuple[str, ...], outputs: Outputs, engine: Engine, report: Report) -> None:
+    """Decompress each FILE.rhn to FILE."""
+    from rhnzip.streams import decompress_stream
+
+    run = functools.partial(decompress_stream, **asdict(engine))
+    _transform(files, run, _raw_name, outputs, report, packing=False)
+
+
+@cli.command()
+@files_argument
+@engine_options
+@report_options
+def test(files: tuple[str, ...], engine: Engine, report: Report) -> None:
+    """Check that each FILE.rhn decompresses, and write nothing."""
+    from rhnzip.streams import test_stream
+
+    def check(file: str) -> None:
+        start = time.perf_counter()
+        with _source(file) as source, report.progress(file, _size(source), packing=False) as progress:
+            summary = test_stream(source, progress=progress, **asdict(engine))
+        report.done(file, summary, time.perf_counter() - start, output=None, packing=False)
+
+    _each(files, check, report)
+
+
+@cli.command()
+@files_argument
+@report_options
+def info(files: tuple[str, ...], report: Report) -> None:
+    """Describe each FILE.rhn from its headers."""
+    from rhnzip.streams import inspect_stream
+
+    def describe(file: str) -> None:
+        with _source(file) as source:
+            report.frames(file, inspect_stream(source))
+
+    _each(files, describe, report)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per model.")
+def models(as_json: bool) -> None:
+    """List the built-in models."""
+    from rhnzip.models.registry import available
+
+    for card in available():
+        if as_json:
+            click.echo(json.dumps(asdict(card)))
+        else:
+            click.echo(f"{card.name}  {card.id_hex}  {card.parameters:,} parameters  {card.description}")
+
+
+def main() -> None:
+    """Run the command line; a request to end (SIGTERM, SIGHUP) cleans up as Ctrl-C does."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):
+        signal.signal(getattr(signal, name), end)
+    cli(prog_name="rhnzip")
+
+
+def _raw_name(file: str) -> str:
+    stem = file.removesuffix(SUFFIX)
+    if stem == file or not os.path.basename(stem):
+        raise RhnzipError(
+            f"has no {SUFFIX} at the end of its name to take off; name the output with -o, or use -c"
+        )
+    return stem
+
+
+def _label(file: str) -> str:
+    """Return how to call `file` in a message."""
+    return "standard input" if file == STDIO else click.format_filename(file)
+
+
+def _source(file: str) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if file == STDIO else open_input(file)
+
+
+def _size(source: BinaryIO) -> int | None:
+    """Return how many bytes `source` holds; None for a pipe."""
+    try:
+        status = os.fstat(source.fileno())
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+@contextmanager
+def _flushed(sink: BinaryIO) -> Iterator[BinaryIO]:
+    yield sink
+    sink.flush()
+
+
+def _transform(
+    files: tuple[str, ...],
+    run: Callable[..., Summary],
+    rename: Callable[[str], str],
+    outputs: Outputs,
+    report: Report,
+    *,
+    packing: bool,
+) -> None:
+    """Compress (`packing`) or decompress every file with `run`."""
+    outputs.check(files, report)
+
+    def transform(file: str) -> None:
+        path = outputs.path(file, rename)
+        start = time.perf_counter()
+        with (
+            _source(file) as source,
+            outputs.open(path, source, packing=packing) as sink,
+            report.progress(file, _size(source), packing=packing) as progress,
+        ):
+            summary = run(source, sink, progress=progress)
+        if outputs.remove:
+            os.unlink(file)
+        report.done(file, summary, time.perf_counter() - start, output=path, packing=packing)
+
+    _each(files, transform, report)
+
+
+def _each(files: tuple[str, ...], work: Callable[[str], None], report: Report) -> None:
+    """Do `work` with every file, and end with status 1 if one failed."""
+    failed = False
+    for file in files:
+        try:
+            work(file)
+        except BrokenPipeError:  # nobody reads any more: click ends the command without a word
+            raise
+        except RhnzipError as error:
+            report.failed(file, str(error))
+            failed = True
+        except MemoryError:
+            report.failed(file, "not enough memory")
+            failed = True
+        except OSError as error:
+            where = "" if error.filename in (None, file) else f"{error.filename}: "
+            report.failed(file, f"{where}{error.strerror or error}")
+            failed = True
+    if failed:
+        click.get_current_context().exit(1)

@@ -1,0 +1,127 @@
+"""Blocks of bytes to payloads and back: lanes, predictor, range coder.
+
+Legend: B lanes, T steps, N bytes of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rhnzip.coding.coder import Decoder, Encoder
+from rhnzip.coding.predictor import Predictor
+from rhnzip.coding.workers import Workers, available_threads
+from rhnzip.errors import CorruptError, LimitError
+from rhnzip.exact.backend import Backend
+from rhnzip.models.cell import Cell
+from rhnzip.exact.weights import ExactWeights
+
+Progress = Callable[[int], None]
+
+
+class BlockCodec(Protocol):
+    """Encodes and decodes blocks, carrying from one to the next whatever the preset lets it learn."""
+
+    learning: bool
+
+    def reset(self) -> None:
+        """Forget all that was learned."""
+        ...
+
+    def encode(self, raw: bytes, lanes: int, segment: int, progress: Progress | None = None) -> bytes:
+        """Code a block; `progress` is told the bytes done of it."""
+        ...
+
+    def decode(
+        self, payload: bytes, length: int, lanes: int, segment: int, progress: Progress | None = None
+    ) -> bytes:
+        """Undo `encode`. Raises CorruptError where the payload cannot be what an encoder wrote."""
+        ...
+
+
+class Lanes:
+    """Where byte t of lane b stands in a block: lanes are contiguous, the first N mod B are one byte longer.
+
+    >>> lanes = Lanes(7, 3)
+    >>> lanes.steps, lanes.active(0), lanes.active(2)
+    (3, 3, 1)
+    """
+
+    def __init__(self, length: int, lanes: int) -> None:
+        """Lay `length` bytes out in `lanes` lanes, 1 <= lanes <= length."""
+        if not 1 <= lanes <= length:
+            raise LimitError(f"{lanes} lanes for a block of {length} bytes")
+        self.length, self.lanes = length, lanes
+        self._short, self._longer = divmod(length, lanes)
+        self.steps = self._short + (self._longer > 0)
+
+    def active(self, step: int) -> int:
+        """Lanes that have a byte at this step: all, but at the last only the longer ones."""
+        return self.lanes if step < self._short else self._longer
+
+    def split(self, raw: bytes) -> NDArray[np.int32]:
+        """Bytes by step and lane, shape (T, B); the last row is filled up with zeros."""
+        data = np.frombuffer(raw, np.uint8)
+        table = np.zeros((self.lanes, self.steps), np.int32)
+        cut = self._longer * self.steps
+        table[: self._longer] = data[:cut].reshape(self._longer, self.steps)
+        table[self._longer :, : self._short] = data[cut:].reshape(self.lanes - self._longer, self._short)
+        return np.ascontiguousarray(table.T)
+
+    def join(self, table: NDArray[np.uint8]) -> bytes:
+        """Undo `split`."""
+        by_lane = table.T
+        longer = np.ascontiguousarray(by_lane[: self._longer]).tobytes()
+        return longer + np.ascontiguousarray(by_lane[self._longer :, : self._short]).tobytes()
+
+
+class FrozenCodec:
+    """A network that does not learn: every block stands alone."""
+
+    learning = False
+
+    def __init__(self, cell: Cell, weights: ExactWeights, backend: Backend, threads: int | None = None) -> None:
+        """Prepare weights; `threads` None takes all processors this process may use."""
+        self._cell, self._backend = cell, backend
+        self._prepared = backend.prepare(weights)
+        self.threads = (threads or available_threads()) if backend.parallel else 1
+
+    def reset(self) -> None:
+        """Nothing is ever learned."""
+
+    def encode(self, raw: bytes, lanes: int, segment: int, progress: Progress | None = None) -> bytes:
+        """Code a block."""
+        layout = Lanes(len(raw), lanes)
+        table, encoder = layout.split(raw), Encoder()
+        with Workers(self.threads) as workers:
+            predictor = Predictor(self._cell, self._prepared, lanes, workers, self._backend.parallel)
+            for step in range(layout.steps):
+                active = layout.active(step)
+                symbols = table[step, :active]
+                encoder.encode(symbols, predictor.counts()[:active])
+                predictor.update(symbols)
+                if progress:
+                    progress(min(len(raw), (step + 1) * lanes))
+        return encoder.finish()
+
+    def decode(
+        self, payload: bytes, length: int, lanes: int, segment: int, progress: Progress | None = None
+    ) -> bytes:
+        """Undo `encode`."""
+        if segment:
+            raise CorruptError(f"a frozen block with a learning segment of {segment} steps")
+        layout, decoder = Lanes(length, lanes), Decoder(payload)
+        table = np.zeros((layout.steps, lanes), np.uint8)
+        with Workers(self.threads) as workers:
+            predictor = Predictor(self._cell, self._prepared, lanes, workers, self._backend.parallel)
+            for step in range(layout.steps):
+                active = layout.active(step)
+                symbols = decoder.decode(predictor.counts()[:active])
+                table[step, :active] = symbols
+                predictor.update(symbols)
+                if progress:
+                    progress(min(length, (step + 1) * lanes))
+        return layout.join(table)

@@ -1,0 +1,68 @@
+"""Finding models: built-in ones by name or id, others by the path of their file."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from pathlib import Path
+
+from rhnzip.errors import UnknownModelError
+from rhnzip.models.modelfile import Model, load_model_file
+
+DEFAULT_MODEL = "rhn-4m"
+
+
+def builtin_paths() -> dict[str, Path]:
+    """Files of the built-in models by name."""
+    folder = Path(str(resources.files("rhnzip") / "pretrained"))
+    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+@functools.lru_cache(maxsize=8)
+def _builtin(name: str) -> Model:
+    return load_model_file(builtin_paths()[name])
+
+
+def load_model(name: str | None = None) -> Model:
+    """A built-in model by name (None: the default), or any model by the path of its file.
+
+    Raises:
+        UnknownModelError: no such name or file.
+        ModelError: the file is refused.
+    """
+    name = name or DEFAULT_MODEL
+    if name in builtin_paths():
+        return _builtin(name)
+    if Path(name).is_file():
+        return load_model_file(Path(name))
+    known = ", ".join(builtin_paths()) or "none"
+    raise UnknownModelError(f"no model {name!r}: neither a file nor one of the built-in models ({known})")
+
+
+def find_model(model_id: bytes, name: str, extra: str | None = None) -> Model:
+    """The model an archive was written with, by id.
+
+    Args:
+        model_id: 8 bytes of the frame header.
+        name: the header's name for it, for the error and as a first guess.
+        extra: name or path of a further model to consider.
+
+    Raises:
+        UnknownModelError: no model at hand has this id.
+    """
+    if extra is not None:
+        model = load_model(extra)
+        if model.id == model_id:
+            return model
+        if extra != name:
+            raise UnknownModelError(
+                f"the archive needs model {name!r}, id {model_id.hex()}; {extra} is {model.name!r}, id {model.id.hex()}"
+            )
+    names = builtin_paths()
+    for candidate in sorted(names, key=lambda known: known != name):
+        if _builtin(candidate).id == model_id:
+            return _builtin(candidate)
+    raise UnknownModelError(
+        f"the archive needs model {name!r}, id {model_id.hex()}, which is not built into this version; "
+        "give its file with --model, or use the rhnzip release that wrote the archive"
+    )

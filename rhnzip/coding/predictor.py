@@ -1,0 +1,58 @@
+"""The predictor: the object that encoder and decoder drive alike, one step for all lanes at a time.
+
+    predictor.counts()         distribution of every lane's next byte
+    predictor.update(symbols)  the bytes that came
+
+It never holds the plaintext: what `counts` returns at step t depends on bytes at steps before t alone.
+
+Legend: B lanes, V symbols.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rhnzip.coding.workers import Workers
+from rhnzip.exact.backend import Prepared
+from rhnzip.exact.constants import SYMBOLS
+from rhnzip.models.cell import START_SYMBOL, Cell
+
+MIN_GROUP = 16
+"""Fewest lanes worth a thread of their own: below, the products stream the same weights for little work."""
+
+
+class Predictor:
+    """A frozen network over B lanes, each from a zero state and the start symbol."""
+
+    def __init__(self, cell: Cell, prepared: Prepared, lanes: int, workers: Workers, parallel: bool) -> None:
+        """Split the lanes into groups, one workspace each."""
+        self._cell, self._workers = cell, workers
+        groups = max(1, min(workers.threads, lanes // MIN_GROUP)) if parallel else 1
+        bounds = [lanes * g // groups for g in range(groups + 1)]
+        self._parts = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        self._ops = [prepared.open(part.stop - part.start) for part in self._parts]
+        self._states: list[tuple[Any, ...]] = [
+            tuple(ops.zeros(width) for width in cell.state_widths()) for ops in self._ops
+        ]
+        self._symbols = np.full(lanes, START_SYMBOL, np.int64)
+        self._counts = np.empty((lanes, SYMBOLS), np.float32)
+        self._tasks = [lambda g=g: self._step(g) for g in range(groups)]  # type: ignore[misc]
+
+    def _step(self, group: int) -> None:
+        ops, part = self._ops[group], self._parts[group]
+        ops.begin_step()
+        state = self._cell.step(ops, ops.symbols(self._symbols[part]), self._states[group])
+        self._states[group] = state
+        self._counts[part] = self._cell.head(ops, state)
+
+    def counts(self) -> NDArray[np.float32]:
+        """Counts of every lane's next byte, shape (B, V), C-contiguous; valid until the next call."""
+        self._workers.run(self._tasks)
+        return self._counts
+
+    def update(self, symbols: NDArray[np.int32]) -> None:
+        """Tell the bytes that came: those of the first `len(symbols)` lanes (shorter lanes end a step early)."""
+        self._symbols[: len(symbols)] = symbols

@@ -1,0 +1,76 @@
+"""Threads for groups of lanes. Lanes are independent within a step, so who computes them changes no bit.
+
+Plain threads and one queue: numba kernels and torch products release the GIL. torch's own threads are held to one
+while workers run, since two levels of threads on the same cores wait for each other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+import torch
+
+Task = Callable[[], Any]
+
+
+def available_threads() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Runs equal tasks side by side; a context manager, used from one thread."""
+
+    def __init__(self, threads: int) -> None:
+        """`threads` counts the calling thread, which takes the first task itself."""
+        self.threads = threads
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._running: list[threading.Thread] = []
+
+    def __enter__(self) -> Workers:
+        """Start the threads."""
+        self._torch_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        for _ in range(self.threads - 1):
+            thread = threading.Thread(target=self._serve, daemon=True)
+            thread.start()
+            self._running.append(thread)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop the threads and give torch its own back."""
+        for _ in self._running:
+            self._tasks.put(None)
+        for thread in self._running:
+            thread.join()
+        self._running.clear()
+        torch.set_num_threads(self._torch_threads)
+
+    def _serve(self) -> None:
+        torch.set_num_threads(1)
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+                self._done.put(None)
+            except BaseException as error:  # handed to the caller, who raises it
+                self._done.put(error)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Run all tasks and return when the last is done; the first error is raised."""
+        for task in tasks[1:]:
+            self._tasks.put(task)
+        failure: BaseException | None = None
+        try:
+            tasks[0]()
+        except BaseException as error:
+            failure = error
+        for _ in tasks[1:]:
+            failure = self._done.get() or failure
+        if failure is not None:
+            raise failure

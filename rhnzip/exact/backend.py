@@ -1,0 +1,170 @@
+"""The one interface of the exact backends, their choice, and the test each must pass before it may code.
+
+A backend prepares weights once (`Backend.prepare`) and opens a workspace per group of lanes (`Prepared.open`), whose
+`ExactOps` are the primitives that cells call. All backends give the same bits; which one runs is never recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rhnzip.errors import BackendError
+from rhnzip.exact.random import uniform_int8, uniform_unit
+from rhnzip.exact.weights import ExactWeights, Linear
+
+
+class ExactOps(Protocol):
+    """Primitives over the lanes of one workspace. Values, rows and products are opaque to the caller."""
+
+    lanes: int
+
+    def symbols(self, symbols: NDArray[np.int64]) -> Any:
+        """Hand over one symbol per lane, shape (B,)."""
+        ...
+
+    def zeros(self, width: int) -> Any:
+        """A value of zeros, shape (B, width)."""
+        ...
+
+    def begin_step(self) -> None:
+        """Start a step: values of the step before stay valid, those before it are overwritten."""
+        ...
+
+    def rows(self, name: str, index: Any = None) -> Any:
+        """Rows of table `name` by lane, or its single row for all lanes."""
+        ...
+
+    def dropout(self, name: str, x: Any) -> Any:
+        """Dropout exists in training alone: returns `x`."""
+        ...
+
+    def linear(self, name: str, x: Any) -> Any:
+        """Product of value `x` with weight `name`."""
+        ...
+
+    def highway(self, product: Any, rows: Any, s: Any, scale: str) -> Any:
+        """Coupled highway update; the new value is quantised with value scale `scale`."""
+        ...
+
+    def highway_uncoupled(self, product: Any, rows: Any, s: Any, scale: str) -> Any:
+        """Highway update with its own carry gate."""
+        ...
+
+    def output(self, product: Any, rows: Any) -> NDArray[np.float32]:
+        """Counts of the next symbol, shape (B, V), integers that sum to 2^24 - 256 as float32, C-contiguous."""
+        ...
+
+    def floats(self, x: Any) -> NDArray[np.float32]:
+        """A value's float32 content, shape (B, width)."""
+        ...
+
+
+class Prepared(Protocol):
+    """Weights laid out for a backend."""
+
+    def open(self, lanes: int) -> ExactOps:
+        """Workspace for `lanes` lanes; may be used from one thread at a time."""
+        ...
+
+
+class Backend(Protocol):
+    """An implementation of the exact arithmetic on a device."""
+
+    name: str
+    device: str
+    parallel: bool
+
+    def prepare(self, weights: ExactWeights) -> Prepared:
+        """Lay out weights; they are not referenced afterwards."""
+        ...
+
+
+BACKENDS = ("numba", "reference")
+ENVIRONMENT = "RHNZIP_BACKEND"
+
+KNOWN_ANSWER = "0c8f6a1f"
+"""First 8 hex digits of the SHA-256 of the known-answer run; every backend on every machine must give them."""
+
+_passed: set[tuple[str, str]] = set()
+
+
+def get_backend(name: str | None = None, device: str = "cpu") -> Backend:
+    """Choose, build and test a backend.
+
+    Args:
+        name: `numba` (CPU kernels) or `reference` (plain torch, any device); None takes $RHNZIP_BACKEND, else numba
+            on the CPU and the reference elsewhere.
+        device: torch's name of the device.
+
+    Raises:
+        BackendError: unknown name, absent device, or a failed known-answer test.
+    """
+    name = name or os.environ.get(ENVIRONMENT) or ("numba" if device == "cpu" else "reference")
+    if name not in BACKENDS:
+        raise BackendError(f"unknown backend {name!r}; there are: {', '.join(BACKENDS)}")
+    backend: Backend
+    if name == "numba":
+        if device != "cpu":
+            raise BackendError(f"the numba backend runs on the cpu, not on {device!r}; use --backend reference")
+        from rhnzip.exact.cpu import CpuBackend
+
+        backend = CpuBackend()
+    else:
+        from rhnzip.exact.reference import ReferenceBackend
+
+        backend = ReferenceBackend(device)
+    if (backend.name, backend.device) not in _passed:
+        answer = known_answer(backend)
+        if answer != KNOWN_ANSWER:
+            raise BackendError(
+                f"backend {backend.name} on {backend.device} computes wrong bits here ({answer}, not {KNOWN_ANSWER}): "
+                "it cannot be used; try --backend reference, and please report this machine"
+            )
+        _passed.add((backend.name, backend.device))
+    return backend
+
+
+def known_answer(backend: Backend) -> str:
+    """Run a small network at the extremes of the arithmetic through every primitive; digest all of its bits."""
+    digest = hashlib.sha256()
+    for units, lanes, gain in ((24, 5, 0.02), (1056, 17, 8.0)):
+        ops = backend.prepare(_extreme_weights(units, gain)).open(lanes)
+        for coupled in (True, False):
+            s = ops.zeros(units)
+            for step in range(4):
+                ops.begin_step()
+                index = ops.symbols((np.arange(lanes, dtype=np.int64) * 37 + step * 101) % 256)
+                if coupled:
+                    s = ops.highway(ops.linear("a", s), ops.rows("input", index), s, "state")
+                    s = ops.highway(ops.linear("a", s), ops.rows("bias"), s, "state")
+                else:
+                    s = ops.highway_uncoupled(ops.linear("u", s), ops.rows("input_u", index), s, "wide")
+                digest.update(ops.floats(s).tobytes())
+                digest.update(ops.output(ops.linear("output", s), ops.rows("output_bias")).tobytes())
+    return digest.hexdigest()[:8]
+
+
+def _extreme_weights(units: int, gain: float) -> ExactWeights:
+    """Weights from the integer generator, with whole columns at +-127, zero scales and tables down to 2^-60."""
+    linears, tables = {}, {}
+    for name, columns in (("a", 2 * units), ("u", 3 * units), ("output", 256)):
+        weight = uniform_int8(f"known-answer {name}", units * columns).reshape(units, columns)
+        weight[:, 0], weight[:, 1] = 127, -127
+        scale = uniform_unit(f"known-answer scale {name}", columns) * np.float32(gain / 4096)
+        scale[2], scale[3] = 0.0, np.float32(2.0**-40)
+        linears[name] = Linear(weight, scale)
+    for name, rows, columns in (
+        ("input", 256, 2 * units),
+        ("input_u", 256, 3 * units),
+        ("bias", 1, 2 * units),
+        ("output_bias", 1, 256),
+    ):
+        table = (uniform_unit(f"known-answer {name}", rows * columns) - np.float32(0.5)) * np.float32(8 * gain)
+        table[:2] = np.float32(2.0**-60), np.float32(-(2.0**20))
+        tables[name] = table.reshape(rows, columns)
+    return ExactWeights(linears, tables, {"state": 127.0, "wide": 21.5})

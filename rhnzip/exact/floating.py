@@ -1,0 +1,225 @@
+"""The float side of the primitives: for training (autograd) and for float BPC. Never used on a coding path.
+
+Legend: B lanes, T steps, K inner size of a linear map, N its outputs, H units, V symbols.
+
+Two implementations of the same pointwise functions live here. Plain torch operations run on any device. On a CPU,
+`highway` goes through one fused kernel each way, and the gradients of weights are collected and computed with
+one large product per segment instead of one small product per step: about three times faster end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rhnzip.exact.constants import TANH_LIMIT, TANH_P, TANH_Q
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Rational tanh of the exact side, in float: same constants, so both sides compute the same function."""
+    x = x.clamp(-TANH_LIMIT, TANH_LIMIT)
+    u = x * x
+    top = x * (TANH_P[0] + u * (TANH_P[1] + u * TANH_P[2]))
+    return top / (1.0 + u * (TANH_Q[0] + u * (TANH_Q[1] + u * TANH_Q[2])))
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Logistic function through the rational tanh: 1/2 + tanh(x/2)/2."""
+    return 0.5 + 0.5 * tanh(0.5 * x)
+
+
+def native_dtype(device: torch.device) -> torch.dtype:
+    """Return bfloat16 where the device multiplies it in hardware, else float32."""
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported() and "avx512" in torch.backends.cpu.get_cpu_capability().lower()
+    return torch.bfloat16 if has_bf16 else torch.float32
+
+
+@dataclass
+class Rows:
+    """Rows of a table to be added to a product: `table[index[b]]` for lane b, or row 0 where `index` is None.
+
+    `values`, shape (B, N), stands in for both when the rows were computed beforehand (input dropout).
+    """
+
+    name: str
+    index: Tensor | None = None
+    values: Tensor | None = None
+
+
+@dataclass
+class Product:
+    """A matrix product x W not yet carried out: the pointwise primitive that consumes it does so."""
+
+    name: str
+    x: Tensor
+
+
+@dataclass
+class _Deferred:
+    """Inputs, added rows and output gradients of one linear map over a segment, in the order met."""
+
+    rows: str
+    inputs: list[Tensor] = field(default_factory=list)
+    indices: list[Tensor] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
+
+
+class FloatOps:
+    """Float forward of every primitive over one set of parameters.
+
+    Args:
+        linears: weights by name, float32, shape (K, N).
+        tables: row tables by name, float32, shape (rows, N); a bias is a table of one row.
+        dtype: type of the matrix products; sums and pointwise functions are float32.
+        masks: variational dropout masks by value name, shape (B, K), already divided by the keep probability.
+        fused: use the CPU kernels; None means when they apply (CPU tensors).
+        ranges: filled with the largest magnitude of each named value, to choose its int8 scale by.
+    """
+
+    def __init__(
+        self,
+        linears: Mapping[str, Tensor],
+        tables: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype = torch.float32,
+        masks: Mapping[str, Tensor] | None = None,
+        fused: bool | None = None,
+        ranges: dict[str, float] | None = None,
+    ) -> None:
+        """Cast the weights once for the segment."""
+        first = next(iter(linears.values()))
+        self.fused = first.device.type == "cpu" if fused is None else fused
+        self.dtype = dtype
+        self._ranges = ranges
+        self._masks = dict(masks or {})
+        self._leaves = dict(linears)
+        self._tables = dict(tables)
+        if self.fused:
+            self._weights = {name: w.detach().to(dtype) for name, w in linears.items()}
+            self._rows = {name: t.detach().contiguous() for name, t in tables.items()}
+        else:
+            self._weights = {name: w.to(dtype) for name, w in linears.items()}
+            self._rows = self._tables
+        self._deferred: dict[str, _Deferred] = {}
+
+    def rows(self, name: str, index: Tensor | None = None) -> Rows:
+        """Rows of table `name`: one per lane by `index` (int64, shape (B,)), or its single row for all lanes.
+
+        A float `index`, shape (B, N), is taken as the rows themselves (computed beforehand, under input dropout).
+        """
+        if index is not None and index.is_floating_point():
+            return Rows(name, values=index)
+        return Rows(name, index)
+
+    def dropout(self, name: str, x: Tensor) -> Tensor:
+        """Multiply by this segment's variational mask for `name`, shape (B, K), where there is one.
+
+        `x` may hold several steps stacked, (T B, K): the mask is the same at every step (Gal 2015).
+        """
+        mask = self._masks.get(name)
+        return x if mask is None else x * mask.repeat(len(x) // len(mask), 1)
+
+    def linear(self, name: str, x: Tensor) -> Product:
+        """Product of `x`, shape (B, K), with weight `name`."""
+        return Product(name, x)
+
+    def _observe(self, name: str, x: Tensor) -> Tensor:
+        if self._ranges is not None:
+            self._ranges[name] = max(self._ranges.get(name, 0.0), float(x.abs().max()))
+        return x
+
+    def _gather(self, rows: Rows) -> Tensor:
+        if rows.values is not None:
+            return rows.values
+        table = self._tables[rows.name]
+        return table if rows.index is None else table.index_select(0, rows.index)
+
+    def output(self, product: Product, rows: Rows) -> Tensor:
+        """Logits x W + rows in float32, shape (B, N), through plain autograd."""
+        weight = self._leaves[product.name].to(self.dtype) if self.fused else self._weights[product.name]
+        return (product.x.to(self.dtype) @ weight).float() + self._gather(rows)
+
+    def highway(self, product: Product, rows: Rows, s: Tensor, scale: str) -> Tensor:
+        """Highway update with coupled carry gate: (h - s) t + s (Zilly et al. 2017, eqs. 6-9, c = 1 - t).
+
+        The product has N = 2H columns, h before t. `s` and the result have shape (B, H).
+        """
+        if self.fused and rows.values is None:
+            result: Tensor = _FusedHighway.apply(product.x, s, self, product.name, rows)
+            return result
+        a = self.output(product, rows)
+        units = s.shape[-1]
+        h, t = tanh(a[:, :units]), sigmoid(a[:, units:])
+        return self._observe(scale, (h - s) * t + s)
+
+    def highway_uncoupled(self, product: Product, rows: Rows, s: Tensor, scale: str) -> Tensor:
+        """Highway update with a carry gate of its own: h t + s c (Zilly et al. 2017, eq. 6); N = 3H: h, t, c."""
+        a = self.output(product, rows)
+        units = s.shape[-1]
+        h, t, c = tanh(a[:, :units]), sigmoid(a[:, units : 2 * units]), sigmoid(a[:, 2 * units :])
+        return self._observe(scale, h * t + s * c)
+
+    def finish(self) -> None:
+        """Add the collected gradients of weights and tables; call once after `backward()`."""
+        for name, record in self._deferred.items():
+            if not record.gradients:
+                continue
+            record.gradients.reverse()  # backward met the steps last to first
+            x, gradient = torch.cat(record.inputs), torch.cat(record.gradients)
+            _accumulate(self._leaves[name], (x.t() @ gradient).float())
+            table = self._tables[record.rows]
+            if record.indices:
+                chosen = functional.one_hot(torch.cat(record.indices), len(table)).to(self.dtype)
+                total = (chosen.t() @ gradient).float()
+            else:
+                total = gradient.sum(0, keepdim=True, dtype=torch.float32)
+            _accumulate(table, total)
+        self._deferred.clear()
+
+
+def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
+    if not leaf.is_leaf:  # folded from parameters: autograd takes it from here
+        leaf.backward(gradient)
+        return
+    leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+
+
+class _FusedHighway(torch.autograd.Function):
+    """Coupled highway update on a CPU: one product and one kernel each way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, s: Tensor, ops: FloatOps, name: str, rows: Rows) -> Tensor:
+        from rhnzip.exact.floating_kernels import highway_forward, narrow
+
+        record = ops._deferred.setdefault(name, _Deferred(rows.name))
+        ctx.one_input = x is s
+        x = narrow(x.detach(), ops.dtype)
+        a = x @ ops._weights[name]
+        s_new, h, t = highway_forward(a, ops._rows[rows.name], rows.index, s.detach())
+        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+            record.inputs.append(x)
+            if rows.index is not None:
+                record.indices.append(rows.index)
+            ctx.save_for_backward(s.detach(), h, t)
+            ctx.ops, ctx.name = ops, name
+        return s_new
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        from rhnzip.exact.floating_kernels import highway_backward, widen_add
+
+        s, h, t = ctx.saved_tensors
+        ops: FloatOps = ctx.ops
+        da, ds = highway_backward(gradients[0].contiguous(), s, h, t, ops.dtype)
+        ops._deferred[ctx.name].gradients.append(da)
+        dx = da @ ops._weights[ctx.name].t()
+        if ctx.one_input:  # no dropout between state and product: one sum instead of two tensors
+            return None, widen_add(dx, ds), None, None, None
+        return widen_add(dx, torch.zeros_like(ds)), ds, None, None, None

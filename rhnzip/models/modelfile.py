@@ -1,0 +1,161 @@
+"""Model files: an exact network, its configuration and its card in one safetensors file.
+
+Tensors: `NAME.weight` int8 (K, N) and `NAME.scale` float32 (N,) for each linear map, `table.NAME` float32 (R, N),
+`value.NAME` float32 (1,) for each value's int8 scale. Metadata: `format`, `name`, `config` and `card` (JSON).
+
+The model id that archives carry is the first 8 bytes of SHA-256 over the canonical configuration and the sorted
+(name, dtype, shape, little-endian bytes) of the tensors: not over the card, which may be reworded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from rhnzip.errors import ModelError
+from rhnzip.exact.weights import ExactWeights, Linear
+from rhnzip.models.cell import Cell, Folded
+from rhnzip.models.registry import make_cell
+
+FORMAT = "rhnzip-model-1"
+MAX_MODEL_BYTES = 1 << 30
+MAX_NAME = 64
+
+
+@dataclass(frozen=True)
+class Model:
+    """An exact network ready to code with.
+
+    Attributes:
+        name: what archives and `--model` call it.
+        cell: the network's equations and sizes.
+        weights: its parameters.
+        card: what it was trained on and how well it does (free-form, JSON-serialisable).
+        id: 8 bytes that identify configuration and weights.
+    """
+
+    name: str
+    cell: Cell
+    weights: ExactWeights
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> bytes:
+        """First 8 bytes of the SHA-256 described above."""
+        digest = hashlib.sha256(canonical_config(self.cell).encode())
+        for name, tensor in sorted(_tensors(self.weights).items()):
+            little = tensor.astype(tensor.dtype.newbyteorder("<"))
+            digest.update(f"\n{name} {tensor.dtype.name} {list(tensor.shape)}\n".encode())
+            digest.update(little.tobytes())
+        return digest.digest()[:8]
+
+
+def canonical_config(cell: Cell) -> str:
+    """Configuration as JSON with sorted keys and no spaces."""
+    return json.dumps(asdict(cell.config), sort_keys=True, separators=(",", ":"))
+
+
+def _tensors(weights: ExactWeights) -> dict[str, NDArray[Any]]:
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, linear in weights.linears.items():
+        tensors[f"{name}.weight"], tensors[f"{name}.scale"] = linear.weight, linear.scale
+    tensors |= {f"table.{name}": table for name, table in weights.tables.items()}
+    tensors |= {f"value.{name}": np.array([scale], np.float32) for name, scale in weights.scales.items()}
+    return tensors
+
+
+def save_model(model: Model, path: Path) -> None:
+    """Write a model file atomically."""
+    model.weights.check()
+    temporary = path.with_name(path.name + ".tmp")
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in _tensors(model.weights).items()}
+    metadata = {
+        "format": FORMAT,
+        "name": model.name,
+        "config": canonical_config(model.cell),
+        "card": json.dumps(model.card, sort_keys=True),
+    }
+    save_file(tensors, temporary, metadata)
+    os.replace(temporary, path)
+
+
+def load_model_file(path: Path) -> Model:
+    """Read and check a model file.
+
+    Raises:
+        ModelError: unreadable, not a model file, too large, or holding numbers the arithmetic does not cover.
+    """
+    try:
+        if path.stat().st_size > MAX_MODEL_BYTES:
+            raise ModelError(f"{path}: larger than {MAX_MODEL_BYTES} bytes")
+        with safe_open(path, "numpy") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise ModelError(f"{path}: not a model file of format {FORMAT}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        config, card = json.loads(metadata["config"]), json.loads(metadata.get("card", "{}"))
+        name = metadata["name"]
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: cannot be read as a model file: {error}") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelError(f"{path}: damaged metadata: {error!r}") from error
+    if not (isinstance(config, dict) and isinstance(card, dict)):
+        raise ModelError(f"{path}: config and card must be JSON objects")
+    if not 1 <= len(name.encode()) <= MAX_NAME or not name.isprintable():
+        raise ModelError(f"{path}: the model's name must be 1 to {MAX_NAME} printable bytes")
+    cell = make_cell(config)
+    model = Model(name, cell, _weights(path, cell, tensors), card)
+    model.weights.check()
+    return model
+
+
+def _weights(path: Path, cell: Cell, tensors: dict[str, NDArray[Any]]) -> ExactWeights:
+    """Pick the tensors that the cell needs; every one must be there, of the right shape, and no other."""
+    expected = folded_shapes(cell)
+
+    def take(name: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
+        if name not in tensors:
+            raise ModelError(f"{path}: tensor {name} is missing")
+        tensor = tensors.pop(name)
+        if tensor.shape != shape:
+            raise ModelError(f"{path}: tensor {name} has shape {tensor.shape}, not {shape}")
+        return tensor
+
+    linears = {
+        name: Linear(take(f"{name}.weight", shape), take(f"{name}.scale", shape[1:]))
+        for name, shape in expected.linears.items()
+    }
+    tables = {name: take(f"table.{name}", shape) for name, shape in expected.tables.items()}
+    scales = {name: float(take(f"value.{name}", (1,))[0]) for name in cell.value_scales()}
+    if tensors:
+        raise ModelError(f"{path}: unexpected tensor {next(iter(tensors))}")
+    return ExactWeights(linears, tables, scales)
+
+
+@dataclass(frozen=True)
+class FoldedShapes:
+    """Shapes of a cell's linear maps and tables."""
+
+    linears: dict[str, tuple[int, ...]]
+    tables: dict[str, tuple[int, ...]]
+
+
+def folded_shapes(cell: Cell) -> FoldedShapes:
+    """Shapes after folding, without computing anything (torch's meta device)."""
+    import torch
+
+    meta = {name: torch.empty(shape, device="meta") for name, shape in cell.shapes().items()}
+    folded: Folded = cell.fold(meta)
+    return FoldedShapes(
+        {name: tuple(value.shape) for name, value in folded.linears.items()},
+        {name: tuple(value.shape) for name, value in folded.tables.items()},
+    )

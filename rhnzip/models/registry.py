@@ -1,0 +1,38 @@
+"""Cells by name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from rhnzip.errors import ModelError
+from rhnzip.models.cell import Cell
+from rhnzip.models.rhn import RHN, RHNConfig
+
+CELLS: dict[str, tuple[type[Any], type[Any]]] = {"rhn": (RHNConfig, RHN)}
+
+
+def make_cell(config: dict[str, Any]) -> Cell:
+    """Build a cell from its configuration (`cell` names the kind).
+
+    Raises:
+        ModelError: unknown kind, or a field that is missing, unknown or of the wrong type.
+    """
+    kind = config.get("cell")
+    if kind not in CELLS:
+        raise ModelError(f"unknown cell {kind!r}; this release has: {', '.join(CELLS)}")
+    config_class, cell_class = CELLS[kind]
+    known = {field.name: field for field in fields(config_class)}
+    for name, value in config.items():
+        if name not in known:
+            raise ModelError(f"{kind}: unknown setting {name!r}")
+        expected = {"int": int, "float": (int, float), "bool": bool, "str": str}[str(known[name].type)]
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise ModelError(f"{kind}: setting {name!r} is {value!r}, not of type {known[name].type}")
+        if expected is int and not 1 <= value <= 1 << 16:
+            raise ModelError(f"{kind}: setting {name!r} is {value}, not in 1..65536")
+    try:
+        cell: Cell = cell_class(config_class(**config))
+    except TypeError as error:
+        raise ModelError(f"{kind}: {error}") from error
+    return cell
