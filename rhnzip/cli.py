@@ -6,17 +6,18 @@ Whatever computes is imported inside the commands, so that `rhnzip --help` answe
 from __future__ import annotations
 
 import functools
+import io
 import json
+import logging
 import os
 import re
 import signal
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
 
 import click
 
@@ -25,7 +26,7 @@ from rhnzip.errors import RhnzipError
 from rhnzip.files import is_replaceable, open_input, open_output
 
 if TYPE_CHECKING:
-    from rhnzip.streams import Summary
+    from rhnzip.streams import FrameInfo, Summary
 
 SUFFIX = ".rhn"
 STDIO = "-"
@@ -82,8 +83,10 @@ class Outputs:
             return self.output
         return STDIO if self.stdout or file == STDIO else rename(file)
 
-    def open(self, path: str, source: BinaryIO, *, packing: bool) -> AbstractContextManager[BinaryIO]:
-        """Open the output for what is read from `source`.
+    def open(
+        self, path: str, like: os.stat_result | None, *, packing: bool
+    ) -> AbstractContextManager[BinaryIO]:
+        """Open the output; `like` is the status of the input if that is a file.
 
         Raises:
             RhnzipError: `path` is taken, or is a terminal and the output binary (`packing`).
@@ -92,13 +95,11 @@ class Outputs:
         if path != STDIO:
             if self.remove and not is_replaceable(path):
                 raise RhnzipError(f"{path} is not a regular file and keeps nothing; do without --rm")
-            like = None if source is sys.stdin.buffer else os.fstat(source.fileno())
             return open_output(path, like=like, force=self.force)
-        if packing and not self.force and sys.stdout.isatty():
-            raise RhnzipError(
-                "an archive is not written to a terminal; redirect it, use -o, or insist with -f"
-            )
-        return _flushed(sys.stdout.buffer)
+        sink = _standard(sys.stdout, "output")
+        if packing and not self.force and sink.isatty():
+            raise RhnzipError("no archive is written to a terminal; redirect it, use -o, or insist with -f")
+        return _flushed(sink)
 
 
 output_options = _gather(
@@ -143,12 +144,31 @@ class Report:
         if self.as_json:
             self._record(file=file, ok=True, output=output, **asdict(summary), seconds=round(seconds, 6))
         elif not self.quiet:
-            sizes = [f"{raw:,}", f"{packed:,}"] if packing else [f"{packed:,}", f"{raw:,}"]
-            figures = [f"{seconds:.1f} s"]
-            if raw:
-                figures = [f"{100 * packed / raw:.1f} %", f"{8 * packed / raw:.2f} bits per byte", *figures]
-            tested = "" if output is not None else "ok, "
-            click.echo(f"{_label(file)}: {tested}{' → '.join(sizes)} bytes ({', '.join(figures)})", err=True)
+            sizes = f"{raw:,} → {packed:,}" if packing else f"{packed:,} → {raw:,}"
+            tested = "ok, " if output is None else ""
+            figures = ", ".join([*_ratio(raw, packed), f"{seconds:.1f} s"])
+            click.echo(f"{_label(file)}: {tested}{sizes} bytes ({figures})", err=True)
+
+    def frames(self, file: str, frames: list[FrameInfo]) -> None:
+        """Describe the archive `file`."""
+        if self.as_json:
+            self._record(file=file, ok=True, frames=[asdict(frame) for frame in frames])
+        elif not self.quiet:
+            raw = sum(frame.raw_bytes for frame in frames)
+            packed = sum(frame.packed_bytes for frame in frames)
+            figures = ", ".join([f"{raw:,} → {packed:,} bytes", *_ratio(raw, packed)])
+            click.echo(f"{_label(file)}: {figures}, frames: {len(frames)}")
+            for frame in frames:
+                click.echo(
+                    f"  frame at {frame.offset:,}: {frame.raw_bytes:,} → {frame.packed_bytes:,} bytes, "
+                    f"blocks: {len(frame.blocks)}, model {frame.model_name!r} ({frame.model_id}), preset "
+                    f"{frame.preset}, format {frame.format_version}, arithmetic {frame.arithmetic_version}"
+                )
+                for block in frame.blocks if self.verbose else ():
+                    click.echo(
+                        f"    {block.kind} block at {block.offset:,}: "
+                        f"{block.raw_bytes:,} → {block.packed_bytes:,} bytes, lanes: {block.lanes}"
+                    )
 
     def failed(self, file: str, message: str) -> None:
         """Tell why `file` failed."""
@@ -157,26 +177,36 @@ class Report:
             self._record(file=file, ok=False, error=message)
 
     @contextmanager
-    def progress(self, file: str, total: int | None, *, packing: bool) -> Iterator[Progress | None]:
+    def progress(
+        self, file: str, status: os.stat_result | None, *, packing: bool
+    ) -> Iterator[Progress | None]:
         """Show a bar while the block runs, if a person looks at the standard error.
 
         Args:
             file: what is worked on.
-            total: its size in bytes, if known.
-            packing: whether `file` holds raw bytes; else packed ones.
+            status: its status, if it is a file.
+            packing: whether it holds raw bytes; else packed ones.
         """
-        if self.quiet or not sys.stderr.isatty():
+        if self.quiet or sys.stderr is None or not sys.stderr.isatty():
             yield None
             return
         from tqdm import tqdm
 
         with tqdm(
-            total=total, desc=_label(file), unit="B", unit_scale=True, leave=False, dynamic_ncols=True
+            desc=os.path.basename(_label(file)),
+            total=None if status is None else status.st_size,
+            unit="B",
+            unit_scale=True,
+            dynamic_ncols=True,
+            leave=False,
         ) as bar:
+            before: int | None = None
 
             def update(raw: int, packed: int) -> None:
-                if raw:
+                nonlocal before
+                if raw and before not in (None, packed):  # packed bytes that stand still are not yet counted
                     bar.set_postfix_str(f"{8 * packed / raw:.3f} bits per byte", refresh=False)
+                before = packed
                 bar.update((raw if packing else packed) - bar.n)
 
             yield update
@@ -214,7 +244,7 @@ def _parse_size(_context: click.Context, _parameter: click.Parameter, text: str 
     """Return how many bytes `text`, such as `64K`, stands for."""
     if text is None:
         return None
-    match = re.fullmatch(r"([1-9][0-9]*)([KMG]?)(i?B)?", text, re.IGNORECASE)
+    match = re.fullmatch(r"([1-9][0-9]{0,17})([KMG]?)(i?B)?", text, re.IGNORECASE)
     if match is None:
         raise click.BadParameter(f"{text!r} is not a size such as 65536, 64K or 4M")
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2].upper()]
@@ -303,21 +333,21 @@ def decompress(files: tuple[str, ...], outputs: Outputs, engine: Engine, report:
     _transform(files, run, _raw_name, outputs, report, packing=False)
 
 
-@cli.command()
+@cli.command("test")
 @files_argument
 @engine_options
 @report_options
-def test(files: tuple[str, ...], engine: Engine, report: Report) -> None:
+def check(files: tuple[str, ...], engine: Engine, report: Report) -> None:
     """Check that each FILE.rhn decompresses, and write nothing."""
     from rhnzip.streams import test_stream
 
-    def check(file: str) -> None:
+    def verify(file: str) -> None:
         start = time.perf_counter()
-        with _source(file) as source, report.progress(file, _size(source), packing=False) as progress:
+        with _source(file) as source, report.progress(file, _status(file, source), packing=False) as progress:
             summary = test_stream(source, progress=progress, **asdict(engine))
         report.done(file, summary, time.perf_counter() - start, output=None, packing=False)
 
-    _each(files, check, report)
+    _each(files, verify, report)
 
 
 @cli.command()
@@ -353,8 +383,11 @@ def main() -> None:
     def end(number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may not fit the terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):
-        signal.signal(getattr(signal, name), end)
+        if signal.getsignal(getattr(signal, name)) is signal.SIG_DFL:  # nohup wants SIGHUP ignored
+            signal.signal(getattr(signal, name), end)
     cli(prog_name="rhnzip")
 
 
@@ -372,17 +405,23 @@ def _label(file: str) -> str:
     return "standard input" if file == STDIO else click.format_filename(file)
 
 
+def _ratio(raw: int, packed: int) -> list[str]:
+    """Return what `raw` bytes and `packed` ones say about each other; nothing for an empty original."""
+    return [f"{100 * packed / raw:.1f} %", f"{8 * packed / raw:.2f} bits per byte"] if raw else []
+
+
+def _standard(stream: TextIO | None, name: str) -> BinaryIO:
+    if stream is None:
+        raise RhnzipError(f"the standard {name} is closed")
+    return stream.buffer
+
+
 def _source(file: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if file == STDIO else open_input(file)
+    return nullcontext(_standard(sys.stdin, "input")) if file == STDIO else open_input(file)
 
 
-def _size(source: BinaryIO) -> int | None:
-    """Return how many bytes `source` holds; None for a pipe."""
-    try:
-        status = os.fstat(source.fileno())
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+def _status(file: str, source: BinaryIO) -> os.stat_result | None:
+    return None if file == STDIO else os.fstat(source.fileno())
 
 
 @contextmanager
@@ -408,8 +447,8 @@ def _transform(
         start = time.perf_counter()
         with (
             _source(file) as source,
-            outputs.open(path, source, packing=packing) as sink,
-            report.progress(file, _size(source), packing=packing) as progress,
+            outputs.open(path, _status(file, source), packing=packing) as sink,
+            report.progress(file, _status(file, source), packing=packing) as progress,
         ):
             summary = run(source, sink, progress=progress)
         if outputs.remove:
@@ -421,6 +460,9 @@ def _transform(
 
 def _each(files: tuple[str, ...], work: Callable[[str], None], report: Report) -> None:
     """Do `work` with every file, and end with status 1 if one failed."""
+    if report.verbose:
+        logging.basicConfig(format="rhnzip: %(message)s")
+        logging.getLogger("rhnzip").setLevel(logging.INFO)
     failed = False
     for file in files:
         try:

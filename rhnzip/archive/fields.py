@@ -1,4 +1,4 @@
-"""The fields that headers are made of: little-endian integers, varints, and the checksum that ends a header."""
+"""What headers are made of: little-endian integers, varints, and the checksum that ends a header."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rhnzip.errors import CorruptError, LimitError
 
 
 def pack_varint(value: int) -> bytes:
-    """Write an integer below 2^64 as unsigned LEB128: 7 bits a byte, lowest first, in as few bytes as it takes.
+    """Write an integer below 2^64 as LEB128: 7 bits a byte, lowest first, in as few bytes as it takes.
 
     >>> pack_varint(127).hex(), pack_varint(128).hex(), len(pack_varint((1 << 64) - 1))
     ('7f', '8001', 10)
@@ -33,7 +33,7 @@ class FieldReader:
     """Reads the fields of one header in order, and keeps its bytes for the checksum at its end."""
 
     def __init__(self, take: Callable[[int], bytes], start: bytes = b"") -> None:
-        """Read with `take`, which returns as many bytes as it is asked for or raises; `start` was read already."""
+        """Read with `take`, which returns as many bytes as asked for or raises; `start` was read before."""
         self._take = take
         self._seen = bytearray(start)
 

@@ -1,13 +1,14 @@
 """Headers of the .rhn format, version 1, as docs/format.md specifies them.
 
-Each dataclass is one header: making one checks its fields, `pack` writes it, `read` reads it back. Reading checks
-the checksum before the fields, so that damage is told from what this release does not know.
+Each dataclass is one header: making one checks its fields, `pack` writes it, `read` reads it back. The
+checksum is checked before the fields, so that damage is told from what this release does not know.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import ClassVar
 from zlib import crc32
 
 from xxhash import xxh64_intdigest
@@ -75,7 +76,7 @@ class FrameHeader:
         _in_range("preset", self.preset, 0, 255)
         if self.flags & ~ALL_FLAGS:
             raise FormatError(
-                f"flags {self.flags:#04x} of the frame are not known; a newer rhnzip may know them"
+                f"the frame's flags {self.flags:#04x} are not known; a newer rhnzip may read it"
             )
         _in_range("parameter section", 5 * len(self.parameters), 0, limits.MAX_PARAMETERS)
         for identifier, value in self.parameters.items():
@@ -122,7 +123,7 @@ class FrameHeader:
         version = fields.integer(1)
         if version != FORMAT_VERSION:
             raise FormatError(
-                f"format version {version}, but this release reads {FORMAT_VERSION}; a newer rhnzip may read it"
+                f"format version {version}, but this release reads {FORMAT_VERSION}; try a newer rhnzip"
             )
         arithmetic_version, flags, preset = fields.integer(1), fields.integer(1), fields.integer(1)
         length = fields.varint()
@@ -162,6 +163,8 @@ class CodedBlock:
         reset: whether coding starts from the initial state here.
     """
 
+    kind: ClassVar[int] = 1
+
     raw_length: int
     payload_length: int
     lanes: int
@@ -188,7 +191,7 @@ class CodedBlock:
 
     def pack(self) -> bytes:
         """Return the header's bytes."""
-        tag = bytes([_KINDS[CodedBlock] | (_RESET if self.reset else 0)])
+        tag = bytes([self.kind | (_RESET if self.reset else 0)])
         numbers = (self.raw_length, self.payload_length, self.lanes, self.segment)
         checksums = self.raw_hash.to_bytes(8, "little") + self.payload_crc.to_bytes(4, "little")
         return seal(tag + b"".join(map(pack_varint, numbers)) + checksums)
@@ -221,6 +224,8 @@ class RawBlock:
         raw_hash: their xxh64.
     """
 
+    kind: ClassVar[int] = 2
+
     raw_length: int
     raw_hash: int
 
@@ -244,7 +249,7 @@ class RawBlock:
 
     def pack(self) -> bytes:
         """Return the header's bytes."""
-        tag = bytes([_KINDS[RawBlock]])
+        tag = bytes([self.kind])
         return seal(tag + pack_varint(self.raw_length) + self.raw_hash.to_bytes(8, "little"))
 
     @classmethod
@@ -270,6 +275,8 @@ class ExtensionBlock:
         payload_crc: their crc32.
     """
 
+    kind: ClassVar[int] = 15
+
     extension: int
     payload_length: int
     payload_crc: int
@@ -289,7 +296,7 @@ class ExtensionBlock:
 
     def pack(self) -> bytes:
         """Return the header's bytes."""
-        tag = bytes([_KINDS[ExtensionBlock]])
+        tag = bytes([self.kind])
         numbers = pack_varint(self.extension) + pack_varint(self.payload_length)
         return seal(tag + numbers + self.payload_crc.to_bytes(4, "little"))
 
@@ -315,12 +322,14 @@ class EndMarker:
         raw_hash: their xxh64.
     """
 
+    kind: ClassVar[int] = 0
+
     raw_length: int
     raw_hash: int
 
     def pack(self) -> bytes:
         """Return the marker's bytes."""
-        tag = bytes([_KINDS[EndMarker]])
+        tag = bytes([self.kind])
         return seal(tag + pack_varint(self.raw_length) + self.raw_hash.to_bytes(8, "little"))
 
     @classmethod
@@ -333,8 +342,9 @@ class EndMarker:
 
 Block = CodedBlock | RawBlock | ExtensionBlock | EndMarker
 
-_KINDS: dict[type[Block], int] = {EndMarker: 0, CodedBlock: 1, RawBlock: 2, ExtensionBlock: 15}
-_TYPES = {kind: block for block, kind in _KINDS.items()}
+_TYPES: dict[int, type[Block]] = {
+    block.kind: block for block in (EndMarker, CodedBlock, RawBlock, ExtensionBlock)
+}
 
 
 def read_block(fields: FieldReader) -> Block:
@@ -348,10 +358,8 @@ def read_block(fields: FieldReader) -> Block:
     tag = fields.integer(1)
     block_type = _TYPES.get(tag & _KIND)
     if block_type is None:
-        raise FormatError(
-            f"a block of kind {tag & _KIND}, which this release does not know; or it is damaged"
-        )
+        raise FormatError(f"a block is of kind {tag & _KIND}, which this release does not know")
     block = block_type.read(fields, tag)
     if tag & ~(_KIND | (_RESET if block_type is CodedBlock else 0)):
-        raise FormatError(f"tag {tag:#04x} of a block is not known; a newer rhnzip may know it")
+        raise FormatError(f"a block's tag {tag:#04x} is not known; a newer rhnzip may read it")
     return block

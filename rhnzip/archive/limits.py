@@ -24,7 +24,7 @@ MAX_PARAMETERS = 1024
 def max_payload(raw_length: int) -> int:
     """Return the most payload bytes that a coded block of `raw_length` bytes may have.
 
-    Coding may cost a little more than it saves: a learning encoder can keep such a block coded, and what it learned.
+    Coding may cost more than it saves: a learning encoder can keep such a block coded, and what it learned.
 
     >>> max_payload(1), max_payload(1024)
     (65, 1216)

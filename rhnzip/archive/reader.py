@@ -45,8 +45,8 @@ def read_up_to(file: BinaryIO, size: int) -> bytes:
 class ArchiveReader:
     """Iterates over an archive's parts: for each frame its header, its blocks and its end marker.
 
-    Each part comes with its payload, empty for a frame header and an end marker. All checksums are verified but
-    those of what a coded block decodes to, and of the whole frame: these need the network.
+    Each part comes with its payload, empty for a frame header and an end marker. All checksums are verified
+    but those of what a coded block decodes to, and of the whole frame: these need the network.
 
     Attributes:
         position: how many bytes of the archive were read.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from rhnzip.coding.codec import BlockCodec, FrozenCodec
-from rhnzip.coding.library import builtin_paths, find_model, load_model
+from rhnzip.adaptation import from_parameters
+from rhnzip.coding.codec import BlockCodec, FrozenCodec, LearningCodec
 from rhnzip.coding.presets import PRESETS, BlockShape, Preset
 from rhnzip.errors import FormatError
 from rhnzip.exact.backend import get_backend
 from rhnzip.exact.constants import ARITHMETIC_VERSION
+from rhnzip.models.library import builtin_paths, find_model, load_model
 from rhnzip.models.modelfile import Model
 
 __all__ = [
@@ -36,9 +37,12 @@ def open_codec(
     """Make the codec for a frame.
 
     Raises:
-        FormatError: the frame asks for learning or parameters that this release does not have.
+        FormatError: parameters that this release does not know, or that do not fit.
         BackendError: see `rhnzip.exact.backend.get_backend`.
     """
-    if learning or parameters:
-        raise FormatError("the archive was written by a newer rhnzip that learns while coding; update to decode it")
-    return FrozenCodec(model.cell, model.weights, get_backend(backend, device), threads)
+    chosen = get_backend(backend, device)
+    if learning:
+        return LearningCodec(model.cell, model.weights, chosen, from_parameters(parameters), threads)
+    if parameters:
+        raise FormatError("the frame has learning parameters but does not learn")
+    return FrozenCodec(model.cell, model.weights, chosen, threads)

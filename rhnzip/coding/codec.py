@@ -11,15 +11,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rhnzip.adaptation import LearningPredictor
 from rhnzip.coding.coder import Decoder, Encoder
-from rhnzip.coding.predictor import Predictor
+from rhnzip.coding.predictor import FrozenPredictor, lane_groups
 from rhnzip.coding.workers import Workers, available_threads
 from rhnzip.errors import CorruptError, LimitError
-from rhnzip.exact.backend import Backend
+from rhnzip.exact.backend import Backend, Settings
 from rhnzip.models.cell import Cell
 from rhnzip.exact.weights import ExactWeights
 
 Progress = Callable[[int], None]
+
+FROZEN_GROUP = 16
+"""Fewest lanes worth a thread of their own: below, products stream the same weights for little work."""
+
+LEARNING_GROUP = 4
+"""The same when learning, where gradients triple the work of a lane."""
 
 
 class BlockCodec(Protocol):
@@ -78,26 +85,34 @@ class Lanes:
         return longer + np.ascontiguousarray(by_lane[self._longer :, : self._short]).tobytes()
 
 
-class FrozenCodec:
-    """A network that does not learn: every block stands alone."""
+class Predictor(Protocol):
+    """What both directions of coding drive."""
 
-    learning = False
+    def counts(self) -> NDArray[np.float32]:
+        """Counts of every lane's next byte, (B, V)."""
+        ...
 
-    def __init__(self, cell: Cell, weights: ExactWeights, backend: Backend, threads: int | None = None) -> None:
-        """Prepare weights; `threads` None takes all processors this process may use."""
+    def update(self, symbols: NDArray[np.int32]) -> None:
+        """Tell the bytes that came to the first `len(symbols)` lanes."""
+        ...
+
+
+class _NetworkCodec:
+    """Both directions of coding, the same but for who knows the bytes first."""
+
+    def __init__(self, cell: Cell, backend: Backend, threads: int | None) -> None:
         self._cell, self._backend = cell, backend
-        self._prepared = backend.prepare(weights)
         self.threads = (threads or available_threads()) if backend.parallel else 1
 
-    def reset(self) -> None:
-        """Nothing is ever learned."""
+    def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
+        raise NotImplementedError
 
     def encode(self, raw: bytes, lanes: int, segment: int, progress: Progress | None = None) -> bytes:
         """Code a block."""
         layout = Lanes(len(raw), lanes)
         table, encoder = layout.split(raw), Encoder()
         with Workers(self.threads) as workers:
-            predictor = Predictor(self._cell, self._prepared, lanes, workers, self._backend.parallel)
+            predictor = self._predictor(lanes, segment, workers)
             for step in range(layout.steps):
                 active = layout.active(step)
                 symbols = table[step, :active]
@@ -111,12 +126,10 @@ class FrozenCodec:
         self, payload: bytes, length: int, lanes: int, segment: int, progress: Progress | None = None
     ) -> bytes:
         """Undo `encode`."""
-        if segment:
-            raise CorruptError(f"a frozen block with a learning segment of {segment} steps")
         layout, decoder = Lanes(length, lanes), Decoder(payload)
         table = np.zeros((layout.steps, lanes), np.uint8)
         with Workers(self.threads) as workers:
-            predictor = Predictor(self._cell, self._prepared, lanes, workers, self._backend.parallel)
+            predictor = self._predictor(lanes, segment, workers)
             for step in range(layout.steps):
                 active = layout.active(step)
                 symbols = decoder.decode(predictor.counts()[:active])
@@ -125,3 +138,46 @@ class FrozenCodec:
                 if progress:
                     progress(min(length, (step + 1) * lanes))
         return layout.join(table)
+
+
+class FrozenCodec(_NetworkCodec):
+    """A network that does not learn: every block stands alone."""
+
+    learning = False
+
+    def __init__(self, cell: Cell, weights: ExactWeights, backend: Backend, threads: int | None = None) -> None:
+        """Prepare weights; `threads` None takes all processors this process may use."""
+        super().__init__(cell, backend, threads)
+        self._prepared = backend.prepare(weights)
+
+    def reset(self) -> None:
+        """Nothing is ever learned."""
+
+    def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
+        if segment:
+            raise CorruptError(f"a frozen block with a learning segment of {segment} steps")
+        parts = lane_groups(lanes, self.threads, FROZEN_GROUP)
+        return FrozenPredictor(self._cell, self._prepared, parts, workers.run)
+
+
+class LearningCodec(_NetworkCodec):
+    """A network that learns from every segment it has coded, through the blocks of a frame."""
+
+    learning = True
+
+    def __init__(
+        self, cell: Cell, weights: ExactWeights, backend: Backend, settings: Settings, threads: int | None = None
+    ) -> None:
+        """Prepare weights; `threads` None takes all processors this process may use."""
+        super().__init__(cell, backend, threads)
+        self._learner = backend.learner(weights, cell.inputs(), settings)
+
+    def reset(self) -> None:
+        """Forget all that was learned."""
+        self._learner.reset()
+
+    def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
+        if not segment:
+            raise CorruptError("a learning block without a segment length")
+        parts = lane_groups(lanes, self.threads, LEARNING_GROUP)
+        return LearningPredictor(self._cell, self._learner, parts, segment, workers.run, self.threads)

@@ -10,36 +10,44 @@ Legend: B lanes, V symbols.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rhnzip.coding.workers import Workers
 from rhnzip.exact.backend import Prepared
 from rhnzip.exact.constants import SYMBOLS
 from rhnzip.models.cell import START_SYMBOL, Cell
 
-MIN_GROUP = 16
-"""Fewest lanes worth a thread of their own: below, the products stream the same weights for little work."""
+Tasks = Sequence[Callable[[], None]]
 
 
-class Predictor:
+def lane_groups(lanes: int, threads: int, smallest: int) -> list[slice]:
+    """Split lanes into at most `threads` groups of about equal size, none below `smallest` unless there is but one.
+
+    >>> lane_groups(40, 2, 16)
+    [slice(0, 20, None), slice(20, 40, None)]
+    """
+    groups = max(1, min(threads, lanes // smallest))
+    bounds = [lanes * g // groups for g in range(groups + 1)]
+    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+class FrozenPredictor:
     """A frozen network over B lanes, each from a zero state and the start symbol."""
 
-    def __init__(self, cell: Cell, prepared: Prepared, lanes: int, workers: Workers, parallel: bool) -> None:
-        """Split the lanes into groups, one workspace each."""
-        self._cell, self._workers = cell, workers
-        groups = max(1, min(workers.threads, lanes // MIN_GROUP)) if parallel else 1
-        bounds = [lanes * g // groups for g in range(groups + 1)]
-        self._parts = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
-        self._ops = [prepared.open(part.stop - part.start) for part in self._parts]
+    def __init__(self, cell: Cell, prepared: Prepared, parts: list[slice], run: Callable[[Tasks], None]) -> None:
+        """One workspace for each of `parts`, groups of lanes; `run` runs their tasks side by side."""
+        lanes = parts[-1].stop
+        self._cell, self._run, self._parts = cell, run, parts
+        self._ops = [prepared.open(part.stop - part.start) for part in parts]
         self._states: list[tuple[Any, ...]] = [
             tuple(ops.zeros(width) for width in cell.state_widths()) for ops in self._ops
         ]
         self._symbols = np.full(lanes, START_SYMBOL, np.int64)
         self._counts = np.empty((lanes, SYMBOLS), np.float32)
-        self._tasks = [lambda g=g: self._step(g) for g in range(groups)]  # type: ignore[misc]
+        self._tasks = [lambda g=g: self._step(g) for g in range(len(parts))]  # type: ignore[misc]
 
     def _step(self, group: int) -> None:
         ops, part = self._ops[group], self._parts[group]
@@ -50,7 +58,7 @@ class Predictor:
 
     def counts(self) -> NDArray[np.float32]:
         """Counts of every lane's next byte, shape (B, V), C-contiguous; valid until the next call."""
-        self._workers.run(self._tasks)
+        self._run(self._tasks)
         return self._counts
 
     def update(self, symbols: NDArray[np.int32]) -> None:

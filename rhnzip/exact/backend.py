@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +18,30 @@ from numpy.typing import NDArray
 from rhnzip.errors import BackendError
 from rhnzip.exact.random import uniform_int8, uniform_unit
 from rhnzip.exact.weights import ExactWeights, Linear
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of the update while coding, float32 (docs/learning.md).
+
+    Attributes:
+        rate: step size, in units of a weight.
+        beta: memory of the running mean square of the gradient.
+        decay: share of the way back to the initial weights after each step.
+        floor: added to the root mean square, so that tiny gradients take tiny steps.
+    """
+
+    rate: float = 1e-3
+    beta: float = 0.99
+    decay: float = 0.0
+    floor: float = 1e-3
+
+
+def update_numbers(settings: Settings, updates: int) -> NDArray[np.float32]:
+    """(rate, beta, 1 - beta, decay, floor) of update number `updates`, from 1; the mean square starts as a plain mean."""
+    one = np.float32(1)
+    beta = min(np.float32(settings.beta), one - one / np.float32(updates))
+    return np.array((settings.rate, beta, one - beta, settings.decay, settings.floor), np.float32)
 
 
 class ExactOps(Protocol):
@@ -72,6 +98,44 @@ class Prepared(Protocol):
         ...
 
 
+class LearningOps(ExactOps, Protocol):
+    """Primitives that keep a tape."""
+
+    def begin_segment(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Clear the tape; returns the carried state, from which no gradient flows further back."""
+        ...
+
+    def learn(self, symbols: NDArray[np.int64], active: int) -> None:
+        """Tell the symbols that the last counts were for, shape (B,); lanes from `active` on have ended."""
+        ...
+
+    def backward(self) -> None:
+        """Run the tape in reverse: gradients of every product of the segment."""
+        ...
+
+
+class Segment(Protocol):
+    """What T steps of B lanes keep."""
+
+    groups: Sequence[LearningOps]
+
+    def update_tasks(self, threads: int) -> list[Callable[[], None]]:
+        """Tasks that together take one optimiser step; any order, any thread."""
+        ...
+
+
+class Learner(Protocol):
+    """Weights that learn, and the moments of their gradients."""
+
+    def reset(self) -> None:
+        """Go back to the initial weights; forget all moments."""
+        ...
+
+    def open_segment(self, lanes: int, steps: int, parts: list[slice]) -> Segment:
+        """Buffers for a block; `parts` are groups of lanes."""
+        ...
+
+
 class Backend(Protocol):
     """An implementation of the exact arithmetic on a device."""
 
@@ -81,6 +145,10 @@ class Backend(Protocol):
 
     def prepare(self, weights: ExactWeights) -> Prepared:
         """Lay out weights; they are not referenced afterwards."""
+        ...
+
+    def learner(self, weights: ExactWeights, inputs: dict[str, str], settings: Settings) -> Learner:
+        """Weights that learn from `weights` on; `inputs` names the value that each linear map reads."""
         ...
 
 

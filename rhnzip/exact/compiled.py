@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
 SOURCES = ("constants.py", "compiled.py", "kernels.py")
 
@@ -54,3 +55,15 @@ def compiled(*, inline: bool = False) -> Callable[[Callable[..., Any]], Any]:
             numba.config.CACHE_DIR = before
 
     return decorate
+
+
+@intrinsic
+def float_of_bits(_context: Any, bits: Any) -> Any:
+    """The float32 with these bits (int32): a reinterpretation, no arithmetic."""
+
+    def code(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        from llvmlite import ir
+
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.int32), code

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rhnzip.exact import kernels
+from rhnzip.exact.backend import Learner, Settings
 from rhnzip.exact.constants import SYMBOLS, exp2_table
 from rhnzip.exact.product import ProductMap
 from rhnzip.exact.weights import ExactWeights, Float
@@ -23,11 +24,12 @@ _CPU = torch.device("cpu")
 
 @dataclass
 class Value:
-    """Float32 content, (B, width), and its int8 form, which numpy and torch both see."""
+    """Float32 content, (B, width), and its int8 form, which numpy and torch both see; its gradient when learning."""
 
     floats: Float
     int8: NDArray[np.int8]
     tensor: Tensor
+    gradient: Float | None = None
 
 
 @dataclass
@@ -56,6 +58,12 @@ class CpuBackend:
     def prepare(self, weights: ExactWeights) -> CpuPrepared:
         """Lay out weights; they are copied."""
         return CpuPrepared(weights)
+
+    def learner(self, weights: ExactWeights, inputs: dict[str, str], settings: Settings) -> Learner:
+        """Weights that learn."""
+        from rhnzip.exact.learner import CpuLearner
+
+        return CpuLearner(weights, inputs, settings)
 
 
 class CpuPrepared:

@@ -9,12 +9,13 @@ Legend: B lanes, H units, V symbols, R rows of a table.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from rhnzip.exact import constants
-from rhnzip.exact.compiled import compiled
+from rhnzip.exact.compiled import compiled, float_of_bits
 
 _P0, _P1, _P2 = (np.float32(v) for v in constants.TANH_P)
 _Q0, _Q1, _Q2 = (np.float32(v) for v in constants.TANH_Q)
@@ -32,6 +33,8 @@ _FRACTION = np.int32(constants.LOGIT_FRACTION)
 _FRACTION_MASK = np.int32((1 << constants.LOGIT_FRACTION) - 1)
 _TOTAL = np.uint64(constants.COUNT_TOTAL)
 _RECIPROCAL_BITS = np.uint64(36)
+_UNIT = np.float32(2.0**-24)
+_MAX_GRADIENT = np.float32(2.0**20)
 _LARGEST_EXP = np.int32(1 << constants.EXP_BITS)
 
 
@@ -63,6 +66,33 @@ def _round(x: Any) -> Any:
 @compiled(inline=True)
 def _int8(x: Any, scale: Any) -> Any:
     return np.int8(np.int32(_round(min(max(x * scale, -_INT8_MAX), _INT8_MAX))))
+
+
+@compiled(inline=True)
+def _absmax(x: Any) -> Any:
+    """Largest magnitude in a row. As integers, so that the loop vectorises: non-negative floats order as their bits."""
+    bits, top = x.view(np.int32), np.int32(0)
+    for i in range(bits.size):
+        top = max(top, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
+    return float_of_bits(top)
+
+
+@compiled(inline=True)
+def _quantise(x: Any, top: Any, q: Any) -> None:
+    """q = round(127 x / top); zeros if the row's largest magnitude `top` is below 2^-60."""
+    if top < _TINY:
+        for i in range(x.size):
+            q[i] = np.int8(0)
+    else:
+        inverse = _INT8_MAX / top
+        for i in range(x.size):
+            q[i] = _int8(x[i], inverse)
+
+
+@compiled(inline=True)
+def _step_of(top: Any) -> Any:
+    """Scale of a row quantised by `_quantise`."""
+    return top / _INT8_MAX if top >= _TINY else _ZERO
 
 
 @compiled()
@@ -146,3 +176,160 @@ def counts(acc: Any, scale: Any, bias: Any, exp2: Any, work: Any, out: Any) -> N
         while work[largest] != _LARGEST_EXP:
             largest += 1
         out_b[largest] += np.float32(np.int32(_TOTAL - rest))
+
+
+# Learning: vector-Jacobian products and the update. Gradients are sums over lanes and steps, never means.
+
+
+@compiled()
+def highway_gradient(
+    acc: Any, scale: Any, table: Any, index: Any, s: Any, gradient: Any, da: Any, ds: Any
+) -> None:
+    """Vector-Jacobian product of `highway`; its gates are computed anew from the kept sums.
+
+    Shapes as in `highway`; gradient of the output (B, H), da (B, 2H) is set, ds (B, H) is added to.
+    """
+    lanes, units = s.shape
+    scale_h, scale_t = scale[:units], scale[units:]
+    for b in range(lanes):
+        acc_h, acc_t = acc[b, :units], acc[b, units:]
+        row_h, row_t = table[index[b], :units], table[index[b], units:]
+        s_b, g_b, ds_b = s[b], gradient[b], ds[b]
+        da_h, da_t = da[b, :units], da[b, units:]
+        for j in range(units):
+            h = _tanh(np.float32(acc_h[j]) * scale_h[j] + row_h[j])
+            t = _sigmoid(np.float32(acc_t[j]) * scale_t[j] + row_t[j])
+            g = _keep(g_b[j])
+            gt = _keep(g * t)
+            da_h[j] = _keep(gt * (_ONE - h * h))
+            da_t[j] = _keep(_keep(gt * (_ONE - t)) * (h - s_b[j]))
+            ds_b[j] = _keep(ds_b[j] + (g - gt))
+
+
+@compiled()
+def counts_gradient(counts_: Any, symbols: Any, active: Any, out: Any) -> None:
+    """Gradient of -ln P(symbol) by the logits: P - [i = symbol], P = (c + 1) / 2^24; zero for lanes that ended.
+
+    Shapes: counts float32 (B, V), symbols int64 (B,), out float32 (B, V); lanes from `active` on have ended.
+    """
+    lanes, size = counts_.shape
+    for b in range(lanes):
+        c_b, out_b = counts_[b], out[b]
+        if b >= active:
+            for i in range(size):
+                out_b[i] = _ZERO
+        else:
+            for i in range(size):
+                out_b[i] = (c_b[i] + _ONE) * _UNIT
+            out_b[symbols[b]] -= _ONE
+
+
+@compiled()
+def quantise_rows(da: Any, scale: Any, factor: Any, q: Any, row_scale: Any, work: Any) -> None:
+    """Gradient times the weight's column scale, quantised per row: what the product for dX takes.
+
+    Shapes: da (B, N), scale (N,), factor scalar, q int8 (B, N), row_scale (B,), work (N,). One row of the product
+    with the int8 weight times its row_scale is that row of dX.
+    """
+    lanes, size = da.shape
+    for b in range(lanes):
+        da_b = da[b]
+        for i in range(size):
+            work[i] = da_b[i] * scale[i]
+        top = _absmax(work)
+        row_scale[b] = _step_of(top) * factor
+        _quantise(work, top, q[b])
+
+
+@compiled()
+def add_scaled_rows(acc: Any, row_scale: Any, out: Any) -> None:
+    """out += acc * row_scale: int32 (B, K), float32 (B,), float32 (B, K)."""
+    lanes, size = acc.shape
+    for b in range(lanes):
+        acc_b, out_b, factor = acc[b], out[b], row_scale[b]
+        for i in range(size):
+            out_b[i] = _keep(out_b[i] + np.float32(acc_b[i]) * factor)
+
+
+@compiled()
+def quantise_columns(da: Any, start: Any, stop: Any, q: Any, column_scale: Any) -> None:
+    """Gradient quantised per column, columns start..stop: da (R, N) -> q int8 (N, R), transposed, column_scale (N,)."""
+    rows = da.shape[0]
+    tops = column_scale.view(np.int32)
+    for n in range(start, stop):
+        tops[n] = 0
+    for r in range(rows):
+        bits = da[r].view(np.int32)
+        for n in range(start, stop):
+            tops[n] = max(tops[n], np.int32(bits[n] & np.int32(0x7FFFFFFF)))
+    for n in range(start, stop):
+        top = column_scale[n]
+        column_scale[n] = _step_of(top)
+        _quantise(da[:, n], top, q[n])
+
+
+@compiled(inline=True)
+def _stepped(theta: Any, anchor: Any, g: Any, v: Any, rate: Any, decay: Any, floor: Any) -> Any:
+    """One weight's step: against the gradient over its running RMS, then back towards the anchor."""
+    moved = theta - rate * (g / (np.float32(math.sqrt(v)) + floor))
+    return _keep(moved + decay * (anchor - moved))
+
+
+@compiled(inline=True)
+def _second_moment(v: Any, g: Any, beta: Any, rest: Any) -> Any:
+    """Running mean of the squared gradient; the first one seen stands for itself."""
+    g = min(max(g, -_MAX_GRADIENT), _MAX_GRADIENT)
+    square = g * g
+    return _keep(square if v == _ZERO else beta * v + rest * square)
+
+
+@compiled()
+def update_linear(
+    dw: Any, column_scale: Any, inputs: Any, theta: Any, v: Any, start: Any, stop: Any, anchor: Any,
+    anchor_scale: Any, settings: Any, q: Any, scale: Any,
+) -> None:
+    """Take one step on outputs start..stop of a linear map and quantise it anew.
+
+    Shapes: dw int32 (N, K): the product of quantised gradient and input; column_scale (N,): its scale; inputs scalar:
+    the input value's int8 scale; theta, v float32 (N, K); anchor int8 (N, K) and anchor_scale (N,): initial weights;
+    settings float32 (rate, beta, 1 - beta, decay, floor); q int8 (N, K) and scale (N,): as the products use them.
+    """
+    rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
+    size = dw.shape[1]
+    for n in range(start, stop):
+        factor = column_scale[n] / inputs
+        dw_n, theta_n, v_n, anchor_n, q_n = dw[n], theta[n], v[n], anchor[n], q[n]
+        unit = anchor_scale[n]
+        for k in range(size):
+            g = _keep(np.float32(dw_n[k]) * factor)
+            moment = _second_moment(v_n[k], g, beta, rest)
+            v_n[k] = moment
+            theta_n[k] = _stepped(theta_n[k], np.float32(anchor_n[k]) * unit, g, moment, rate, decay, floor)
+        top = _absmax(theta_n)
+        scale[n] = _step_of(top) / inputs
+        _quantise(theta_n, top, q_n)
+
+
+@compiled()
+def update_table(
+    q: Any, column_scale: Any, index: Any, touched: Any, start: Any, stop: Any, table: Any, v: Any, anchor: Any,
+    settings: Any, sums: Any,
+) -> None:
+    """Take one step on columns start..stop of the rows that a segment used; rows it did not use stay as they are.
+
+    Shapes: q int8 (N, R), column_scale (N,), index int64 (R,): the row each gradient belongs to, touched int64: the
+    rows in use, each once; table, v, anchor float32 (rows, N); sums int32 (rows,): scratch.
+    """
+    rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
+    for n in range(start, stop):
+        q_n, factor = q[n], column_scale[n]
+        for i in range(touched.size):
+            sums[touched[i]] = np.int32(0)
+        for r in range(index.size):
+            sums[index[r]] += np.int32(q_n[r])
+        for i in range(touched.size):
+            row = touched[i]
+            g = _keep(np.float32(sums[row]) * factor)
+            moment = _second_moment(v[row, n], g, beta, rest)
+            v[row, n] = moment
+            table[row, n] = _stepped(table[row, n], anchor[row, n], g, moment, rate, decay, floor)

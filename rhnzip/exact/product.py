@@ -61,6 +61,13 @@ def fast_product_is_right(rows: int, inner: int, columns: int, transposed: bool,
         return False
 
 
+def multiply(x: Tensor, w: Tensor) -> Tensor:
+    """int8 (M, K) times int8 (K, N) -> int32 (M, N), fast where that is right at this shape."""
+    if fast_product_is_right(x.shape[0], x.shape[1], w.shape[1], False, str(x.device)):
+        return fast_product(x, w)
+    return portable_product(x, w)
+
+
 class ProductMap:
     """One weight, laid out once, times many inputs."""
 
@@ -81,3 +88,7 @@ class ProductMap:
             return fast_product(x, self.weight, out)
         result = portable_product(x, self.weight)
         return result if out is None else out.copy_(result)
+
+    def replace(self, weight: Tensor) -> None:
+        """Take a new weight of the same shape, int8 (N, K): transposed, as it is laid out."""
+        self.weight = weight.t()

@@ -18,16 +18,18 @@ from torch import Tensor
 
 from rhnzip.errors import BackendError
 from rhnzip.exact import constants
+from rhnzip.exact.backend import Learner, Settings
 from rhnzip.exact.product import ProductMap
 from rhnzip.exact.weights import ExactWeights
 
 
 @dataclass
 class Value:
-    """Float32 content, (B, width), and its int8 form."""
+    """Float32 content, (B, width), and its int8 form; its gradient when learning."""
 
     floats: Tensor
     int8: Tensor
+    gradient: Tensor | None = None
 
 
 @dataclass
@@ -62,6 +64,12 @@ class ReferenceBackend:
     def prepare(self, weights: ExactWeights) -> ReferencePrepared:
         """Copy weights to the device."""
         return ReferencePrepared(weights, torch.device(self.device))
+
+    def learner(self, weights: ExactWeights, inputs: dict[str, str], settings: Settings) -> Learner:
+        """Weights that learn."""
+        from rhnzip.exact.reference_learner import ReferenceLearner
+
+        return ReferenceLearner(weights, torch.device(self.device), inputs, settings)
 
 
 class ReferencePrepared:
@@ -162,8 +170,11 @@ class ReferenceOps:
 
     def output(self, product: Product, rows: Rows) -> NDArray[np.float32]:
         """Counts of the next symbol."""
+        return self._counts(self._affine(product, rows))
+
+    def _counts(self, logits: Tensor) -> NDArray[np.float32]:
         c = self._c
-        x = self._affine(product, rows) * self._logit_scale
+        x = logits * self._logit_scale
         z = torch.round(torch.clamp(x, -c["LOGIT_MAX"], c["LOGIT_MAX"])).to(torch.int64)
         below = torch.amax(z, dim=1, keepdim=True) - z
         octaves = torch.clamp(below >> constants.LOGIT_FRACTION, max=31)

@@ -1,10 +1,14 @@
-"""Training text: a mix of files described in TOML, cut into pieces, shuffled once, read in lanes.
+"""Training text: one file, or a mix of files described in TOML, read in lanes.
+
+A mix is cut into pieces, shuffled once:
 
     [[source]]
-    files = ["wiki/*.txt.xz", "pages_train"]   # relative to the TOML file; globs; .xz is unpacked
+    name = "wiki, plain prose"                  # for the model card; else the first of `files`
+    files = ["wiki/*.txt.xz", "pages_train"]    # relative to the TOML file; globs; .xz is unpacked
     bytes = 75_000_000                          # at most this many (whole files when absent)
     repeat = 1                                  # times the text is taken
     crlf = 0.05                                 # share of pieces whose line ends become CR LF
+    shuffle = false                             # whether `bytes` is taken from the files in random order
 
     [valid]
     wiki = "wiki_valid.txt.xz"                  # name = file; never seen in training
@@ -13,9 +17,11 @@
 from __future__ import annotations
 
 import lzma
+import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +30,9 @@ from rhnzip.models.evaluation import Bytes
 
 PIECE = 1 << 16
 """Pieces of this many bytes (cut at the next line end) are shuffled; large beside any BPTT length."""
+
+HELD_OUT = 20
+"""Of a text given without a mix, the last 1 / HELD_OUT is held out."""
 
 
 @dataclass(frozen=True)
@@ -41,46 +50,147 @@ class Mix:
     description: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Source:
+    """One `[[source]]`; see the module's docstring."""
+
+    files: list[str]
+    name: str
+    bytes: int = 1 << 62
+    repeat: int = 1
+    crlf: float = 0.0
+    shuffle: bool = False
+
+
 def read_text(path: Path) -> bytes:
-    """Read a file, unpacking `.xz`."""
+    """Read a file, unpacking `.xz`.
+
+    Raises:
+        TrainingError: it cannot be read, or is empty.
+    """
     try:
-        return lzma.open(path).read() if path.suffix == ".xz" else path.read_bytes()
+        if path.suffix == ".xz":
+            with lzma.open(path) as file:
+                text = file.read()
+        else:
+            text = path.read_bytes()
     except (OSError, lzma.LZMAError, EOFError) as error:
-        raise TrainingError(f"cannot read training text {path}: {error}") from error
+        raise TrainingError(f"cannot read the text {path}: {error}") from error
+    if not text:
+        raise TrainingError(f"the text {path} is empty")
+    return text
+
+
+def load_text(path: Path) -> Bytes:
+    """Read a file as `read_text` does, as uint8 of shape (length,)."""
+    return np.frombuffer(read_text(path), np.uint8)
+
+
+def load_data(path: Path, seed: int) -> Mix:
+    """Read a mix (`.toml`), or any other file as a text whose last 5 % are held out.
+
+    Raises:
+        TrainingError: see `load_mix` and `split_text`.
+    """
+    return load_mix(path, seed) if path.suffix == ".toml" else split_text(path)
+
+
+def split_text(path: Path) -> Mix:
+    """Read one text in its own order; its last 5 % are held out as `valid`.
+
+    Raises:
+        TrainingError: it cannot be read, or is too short to hold anything out.
+    """
+    text = load_text(path)
+    held_out = len(text) // HELD_OUT
+    if not held_out:
+        raise TrainingError(f"the text {path} has only {len(text)} bytes; training needs more")
+    train, valid = text[:-held_out], text[-held_out:]
+    return Mix(train, {"valid": valid}, (f"{path.name}: {len(train):,} bytes x 1",))
 
 
 def load_mix(path: Path, seed: int) -> Mix:
-    """Read a mix file; the order of the pieces depends on `seed` alone."""
+    """Read a mix file; the order of the pieces depends on `seed` alone.
+
+    Raises:
+        TrainingError: the file or one it names cannot be read, or it says what a mix cannot say.
+    """
     try:
-        spec = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        spec = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise TrainingError(f"cannot read the mix {path}: {error}") from error
+    sources, held_out = _parse(path, spec)
     rng = np.random.default_rng(seed)
     pieces: list[bytes] = []
     description = []
-    for source in spec.get("source", []):
-        taken, budget = 0, source.get("bytes", 1 << 62)
-        files = [name for pattern in source["files"] for name in sorted(path.parent.glob(pattern))]
-        if not files:
-            raise TrainingError(f"{path}: no file matches {source['files']}")
-        if source.get("shuffle", False):
+    for source in sources:
+        taken = 0
+        files = _files(path, source)
+        if source.shuffle:
             files = [files[i] for i in rng.permutation(len(files))]
         for name in files:
-            if taken >= budget:
+            if taken >= source.bytes:
                 break
-            text = read_text(name)[: budget - taken]
+            text = read_text(name)[: source.bytes - taken]
             taken += len(text)
-            for _ in range(source.get("repeat", 1)):
+            for _ in range(source.repeat):
                 for piece in _cut(text):
-                    crlf = rng.random() < source.get("crlf", 0.0) and b"\r\n" not in piece
+                    crlf = rng.random() < source.crlf and b"\r\n" not in piece
                     pieces.append(piece.replace(b"\n", b"\r\n") if crlf else piece)
-        description.append(f"{source.get('name', source['files'][0])}: {taken:,} bytes x {source.get('repeat', 1)}")
-    if not pieces:
-        raise TrainingError(f"{path}: the mix has no [[source]]")
+        description.append(f"{source.name}: {taken:,} bytes x {source.repeat}")
     order = rng.permutation(len(pieces))
     train = np.frombuffer(b"".join(pieces[i] for i in order), np.uint8)
-    valid = {name: np.frombuffer(read_text(path.parent / file), np.uint8) for name, file in spec.get("valid", {}).items()}
+    valid = {name: load_text(path.parent / file) for name, file in held_out.items()}
     return Mix(train, valid, tuple(description))
+
+
+def _parse(path: Path, spec: dict[str, Any]) -> tuple[list[_Source], dict[str, str]]:
+    """Check what a mix file says: its sources, and the files of its held-out texts by name."""
+    for key in spec.keys() - {"source", "valid"}:
+        raise TrainingError(f"{path}: unknown entry {key!r}; a mix has [[source]] and [valid]")
+    tables = spec.get("source")
+    if not (isinstance(tables, list) and tables and all(isinstance(table, dict) for table in tables)):
+        raise TrainingError(f"{path}: the mix has no [[source]]")
+    valid = spec.get("valid", {})
+    if not isinstance(valid, dict):
+        raise TrainingError(f"{path}: [valid] must hold lines of the form name = file")
+    for name, file in valid.items():
+        # The log joins names and figures with "=" and spaces.
+        if not isinstance(file, str) or not re.fullmatch(r"[\w.+-]+", name):
+            raise TrainingError(f"{path}: [valid] {name!r}: want a name without spaces, and one file's path")
+    return [_parse_source(path, number, table) for number, table in enumerate(tables, 1)], valid
+
+
+def _parse_source(path: Path, number: int, table: dict[str, Any]) -> _Source:
+    where = f"{path}: [[source]] number {number}"
+    for key in table.keys() - {field.name for field in fields(_Source)}:
+        raise TrainingError(f"{where}: unknown setting {key!r}")
+    files = table.get("files")
+    if not (isinstance(files, list) and files and all(isinstance(file, str) and file for file in files)):
+        raise TrainingError(f"{where}: files must be a list of paths")
+    for key, good, kind in (
+        ("name", lambda value: isinstance(value, str), "text"),
+        ("bytes", lambda value: type(value) is int and value > 0, "a whole number of at least 1"),
+        ("repeat", lambda value: type(value) is int and value > 0, "a whole number of at least 1"),
+        ("crlf", lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number in 0..1"),
+        ("shuffle", lambda value: isinstance(value, bool), "true or false"),
+    ):
+        if key in table and not good(table[key]):
+            raise TrainingError(f"{where}: {key} must be {kind}, not {table[key]!r}")
+    return _Source(**{"name": files[0]} | table)
+
+
+def _files(path: Path, source: _Source) -> list[Path]:
+    files = []
+    for pattern in source.files:
+        try:
+            found = sorted(name for name in path.parent.glob(pattern) if name.is_file())
+        except (NotImplementedError, ValueError) as error:
+            raise TrainingError(f"{path}: {pattern!r} must be relative to the mix: {error}") from error
+        if not found:
+            raise TrainingError(f"{path}: no file matches {pattern!r}")
+        files += found
+    return files
 
 
 def _cut(text: bytes) -> list[bytes]:

@@ -9,7 +9,8 @@ import csv
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from rhnzip.training.data import Mix
 from rhnzip.training.recipe import Recipe
 
 CHECKPOINT_FORMAT = 1
+CHECKPOINT_NAME = "checkpoint.pt"
+LOG_NAME = "log.csv"
 LOG_FIELDS = ("bytes", "seconds", "rate", "train_bpc", "gradient_norm")
 
 
@@ -47,22 +50,48 @@ class Trainer:
     resets are functions of the step number and the recipe's seed.
     """
 
-    def __init__(self, cell: Cell, recipe: Recipe, mix: Mix, device: str = "cpu", dtype: torch.dtype | None = None):
-        """Draw initial parameters and lay the text out in lanes."""
+    def __init__(
+        self,
+        cell: Cell,
+        recipe: Recipe,
+        mix: Mix,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Draw initial parameters and lay the text out in lanes.
+
+        Args:
+            cell: the network.
+            recipe: how to train it.
+            mix: on what.
+            device: torch's name of where to compute.
+            dtype: type of the matrix products; None takes bfloat16 where the device multiplies it in hardware.
+
+        Raises:
+            TrainingError: the text is too short or uses bytes outside the network's vocabulary, or there is
+                no such device.
+        """
         self.cell, self.recipe, self.mix = cell, recipe, mix
-        self.device = torch.device(device)
+        self.device = _usable_device(device)
         self.dtype = dtype or native_dtype(self.device)
-        initial = cell.initial(torch.Generator().manual_seed(recipe.seed))
-        self.parameters = {name: value.to(self.device).requires_grad_() for name, value in initial.items()}
-        self.optimizer = self._make_optimizer()
         self.text: Bytes = in_lanes(mix.train, recipe.lanes)
         self.segments_per_epoch = (self.text.shape[1] - 1) // recipe.segment
         if self.segments_per_epoch < 1:
-            raise TrainingError("the training text is shorter than one segment per lane; use fewer lanes")
+            raise TrainingError(
+                f"{len(mix.train):,} bytes of training text are less than one segment of {recipe.segment} bytes in "
+                f"each of {recipe.lanes} lanes; give more text, or fewer lanes or a shorter segment"
+            )
+        for text in (mix.train, *mix.valid.values()):
+            if text.max() >= cell.config.vocabulary:
+                raise TrainingError(
+                    f"byte {text.max()} in the text is outside the vocabulary of {cell.config.vocabulary}"
+                )
+        initial = cell.initial(torch.Generator().manual_seed(recipe.seed))
+        self.parameters = {name: value.to(self.device).requires_grad_() for name, value in initial.items()}
+        self.optimizer = self._make_optimizer()
         self.step = 0
         self.seconds = 0.0
         self.state = self._zero_state(recipe.lanes)
-        self.history: list[dict[str, float]] = []
 
     @property
     def bytes_done(self) -> int:
@@ -94,7 +123,11 @@ class Trainer:
         return masks, (mask(recipe.drop_symbol, config.vocabulary), mask(recipe.drop_input, config.embedding))
 
     def train_segment(self) -> tuple[float, float]:
-        """Take one optimiser step over B x T bytes; returns (bits per byte, gradient norm)."""
+        """Take one optimiser step over B x T bytes; returns (bits per byte, gradient norm).
+
+        Raises:
+            TrainingError: the loss or its gradient is not finite; the parameters are as before.
+        """
         recipe = self.recipe
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + self.step)
         position = (self.step % self.segments_per_epoch) * recipe.segment
@@ -110,14 +143,18 @@ class Trainer:
         masks, input_masks = self._masks(generator)
         folded = self.cell.fold(self.parameters)
         ops = FloatOps(folded.linears, folded.tables, dtype=self.dtype, masks=masks)
-        symbols = previous if input_masks is None else self.cell.embed(self.parameters, previous, *input_masks)
+        symbols = previous
+        if input_masks is not None:
+            symbols = self.cell.embed(self.parameters, previous, *input_masks)
         loss, state = segment_loss(self.cell, ops, symbols, target, state)
         (loss * recipe.segment).backward()
         ops.finish()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), recipe.clip)
         bits = float(loss.detach()) / math.log(2)
         if not math.isfinite(bits) or not math.isfinite(float(norm)):
-            raise TrainingError(f"the loss is not a number at byte {self.bytes_done:,}; lower the learning rate")
+            raise TrainingError(
+                f"the loss is not a number at byte {self.bytes_done:,}; begin again with a lower rate or clip"
+            )
         rate = recipe.rate_at(self.bytes_done, self.segments_per_epoch * recipe.lanes * recipe.segment)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -139,47 +176,64 @@ class Trainer:
         directory: Path,
         report: Callable[[Report], None],
         *,
-        log_every: float = 1 << 20,
-        valid_every: float = 1 << 23,
+        log_every: int = 1 << 20,
+        valid_every: int = 1 << 23,
         save_every_seconds: float = 300.0,
+        progress: Callable[[int], None] = lambda _bytes_done: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train until `recipe.total_bytes`, logging to `log.csv` and saving `checkpoint.pt` in `directory`."""
-        directory.mkdir(parents=True, exist_ok=True)
-        bits_sum, segments, norm = 0.0, 0, 0.0
+        """Train until `recipe.total_bytes`, logging to `log.csv` and saving `checkpoint.pt` in `directory`.
+
+        Args:
+            directory: made if absent; the log of a resumed run is continued.
+            report: called for each line of the log.
+            log_every: training bytes between two lines.
+            valid_every: training bytes between two validations; the end of the run has one in any case.
+            save_every_seconds: time between two checkpoints; the end of the run has one in any case.
+            progress: called with the bytes done after each step.
+            stop: asked after each step; once true, the run is saved and left.
+
+        Raises:
+            TrainingError: the loss is not a number, or `directory` cannot be written.
+        """
+        bits_sum, segments = 0.0, 0
         began = saved = time.perf_counter()
-        next_log = self.bytes_done + log_every
-        next_valid = self.bytes_done + valid_every
         seconds_before, bytes_before = self.seconds, self.bytes_done
-        with _csv_log(directory / "log.csv") as write:
+        next_log, next_valid = _next(self.bytes_done, log_every), _next(self.bytes_done, valid_every)
+        with _csv_log(directory, self.bytes_done) as write:
             while self.bytes_done < self.recipe.total_bytes:
                 bits, norm = self.train_segment()
                 bits_sum, segments = bits_sum + bits, segments + 1
                 now = time.perf_counter()
                 self.seconds = seconds_before + now - began
-                ended = self.bytes_done >= self.recipe.total_bytes or stop()
-                if self.bytes_done >= next_log or ended:
+                progress(self.bytes_done)
+                finished = self.bytes_done >= self.recipe.total_bytes
+                stopped = not finished and stop()
+                if self.bytes_done >= next_log or finished or stopped:
                     valid = {}
-                    if self.bytes_done >= next_valid or ended:
+                    if finished or (self.bytes_done >= next_valid and not stopped):
                         valid = self.validate()
-                        next_valid += valid_every
+                        next_valid = _next(self.bytes_done, valid_every)
+                    row = (self.bytes_done, round(self.seconds, 1), self.optimizer.param_groups[0]["lr"])
+                    figures = " ".join(f"{name}={bpc:.4f}" for name, bpc in valid.items())
+                    write((*row, round(bits_sum / segments, 4), round(norm, 3), figures))
                     speed = (self.bytes_done - bytes_before) / (now - began)
-                    row = {"bytes": self.bytes_done, "seconds": round(self.seconds, 1)}
-                    row |= {"rate": self.optimizer.param_groups[0]["lr"], "train_bpc": round(bits_sum / segments, 4)}
-                    row |= {"gradient_norm": round(norm, 3)}
-                    write(row | {f"valid_{name}": round(value, 4) for name, value in valid.items()})
                     report(Report(self.bytes_done, bits_sum / segments, speed, valid))
                     bits_sum, segments = 0.0, 0
-                    next_log += log_every
-                if now - saved > save_every_seconds or ended:
-                    self.save(directory / "checkpoint.pt")
+                    next_log = _next(self.bytes_done, log_every)
+                if now - saved > save_every_seconds or finished or stopped:
+                    self.save(directory / CHECKPOINT_NAME)
                     saved = now
-                if ended:
+                if stopped:
                     return
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint atomically: to a temporary file, synced, then renamed."""
-        temporary = path.with_suffix(".tmp")
+        """Write a checkpoint atomically: to a temporary file, synced, then renamed.
+
+        Raises:
+            TrainingError: it cannot be written; an older checkpoint at `path` is whole.
+        """
+        temporary = path.with_name(path.name + ".tmp")
         content = {
             "format": CHECKPOINT_FORMAT,
             "config": asdict(self.cell.config),
@@ -191,14 +245,21 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "state": list(self.state),
         }
-        with open(temporary, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with open(temporary, "wb") as file:
+                torch.save(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            if isinstance(error, (OSError, RuntimeError)):  # torch reports a failed write as either
+                raise TrainingError(f"cannot write the checkpoint {path}: {error}") from error
+            raise
 
     def load(self, path: Path) -> None:
-        """Continue from a checkpoint of the same cell and recipe.
+        """Continue from a checkpoint of the same cell, recipe and text.
 
         Raises:
             TrainingError: unreadable, or of another run.
@@ -206,15 +267,43 @@ class Trainer:
         content = read_checkpoint(path, self.device)
         for key, mine in (("config", asdict(self.cell.config)), ("recipe", asdict(self.recipe))):
             theirs = content[key]
-            different = [name for name in mine if mine[name] != theirs.get(name)]
+            different = [
+                f"{name} ({theirs.get(name)!r}, not {value!r})"
+                for name, value in mine.items()
+                if value != theirs.get(name)
+            ]
             if different:
-                raise TrainingError(f"{path} is of another run: its {key} differs in {', '.join(different)}")
-        with torch.no_grad():
-            for name, value in self.parameters.items():
-                value.copy_(content["parameters"][name])
-        self.optimizer.load_state_dict(content["optimizer"])
+                raise TrainingError(
+                    f"{path} is of another run: its {key} differs in {', '.join(different)}"
+                )
+        if content["data"] != list(self.mix.description):
+            raise TrainingError(
+                f"{path} is of another run: it was trained on {content['data']}, not {list(self.mix.description)}"
+            )
+        try:
+            with torch.no_grad():
+                for name, value in self.parameters.items():
+                    value.copy_(content["parameters"][name])
+            self.optimizer.load_state_dict(content["optimizer"])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise TrainingError(f"the checkpoint {path} is damaged: {error}") from error
         self.state = tuple(content["state"])
         self.step, self.seconds = content["step"], content["seconds"]
+
+
+def _usable_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).sum().item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise TrainingError(f"cannot compute on the device {name!r}: {reason}") from error
+    return device
+
+
+def _next(done: int, every: int) -> int:
+    """Return the first multiple of `every` above `done`: the same for a resumed run and one never stopped."""
+    return (done // every + 1) * every
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -224,11 +313,18 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         TrainingError: missing, damaged, or of an unknown format.
     """
     try:
-        content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        raise TrainingError(f"cannot read the checkpoint {path}: {error}") from error
-    if content.get("format") != CHECKPOINT_FORMAT:
-        raise TrainingError(f"{path} has checkpoint format {content.get('format')}, not {CHECKPOINT_FORMAT}")
+        content = torch.load(path, map_location=device, weights_only=True)
+    except OSError as error:
+        raise TrainingError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
+    except Exception as error:  # whatever torch's unpickler meets in a damaged file
+        raise TrainingError(f"{path} is not a checkpoint, or is damaged") from error
+    if not isinstance(content, dict) or "format" not in content:
+        raise TrainingError(f"{path} is not a checkpoint of rhnzip")
+    if content["format"] != CHECKPOINT_FORMAT:
+        raise TrainingError(f"{path} has checkpoint format {content['format']}, not {CHECKPOINT_FORMAT}")
+    missing = {"config", "recipe", "data", "step", "seconds", "parameters", "optimizer", "state"} - content.keys()
+    if missing:
+        raise TrainingError(f"the checkpoint {path} is damaged: it has no {', '.join(sorted(missing))}")
     return content
 
 
@@ -237,25 +333,42 @@ def cell_of(content: dict[str, Any]) -> Cell:
     return make_cell(content["config"])
 
 
-class _csv_log:
-    """Appends rows to a CSV file; columns for validation appear when first written."""
+def recipe_of(content: dict[str, Any]) -> Recipe:
+    """The recipe a checkpoint was trained by.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Callable[[dict[str, float]], None]:
-        self.file = open(self.path, "a", newline="")
-        return self.write
-
-    def write(self, row: dict[str, float]) -> None:
-        writer = csv.writer(self.file)
-        if self.file.tell() == 0:
-            writer.writerow([*LOG_FIELDS, "valid"])
-        valid = " ".join(f"{k.removeprefix('valid_')}={v}" for k, v in row.items() if k.startswith("valid_"))
-        writer.writerow([*(row[name] for name in LOG_FIELDS), valid])
-        self.file.flush()
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
+    Raises:
+        TrainingError: it has settings that this release does not know.
+    """
+    try:
+        return Recipe(**content["recipe"])
+    except TypeError as error:
+        raise TrainingError(f"the checkpoint's recipe is not one of this release: {error}") from error
 
 
+@contextmanager
+def _csv_log(directory: Path, bytes_done: int) -> Iterator[Callable[[tuple[Any, ...]], None]]:
+    """Give a function that appends a row to the log; rows later than `bytes_done` are dropped first.
+
+    They are those of a run that went on for a while after the checkpoint it is resumed from.
+    """
+    path = directory / LOG_NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        kept = []
+        if bytes_done and path.exists():
+            with open(path, newline="") as old:
+                rows = list(csv.reader(old))[1:]
+            kept = [row for row in rows if row and row[0].isdigit() and int(row[0]) <= bytes_done]
+        file = open(path, "w", newline="")
+    except OSError as error:
+        raise TrainingError(f"cannot write the log {path}: {error.strerror or error}") from error
+    with file:
+        writer = csv.writer(file)
+
+        def write(row: tuple[Any, ...]) -> None:
+            writer.writerow(row)
+            file.flush()
+
+        for row in ((*LOG_FIELDS, "valid"), *kept):
+            write(tuple(row))
+        yield write

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from rhnzip.errors import UnknownModelError
+from rhnzip.models.cell import parameter_count
 from rhnzip.models.modelfile import Model, load_model_file
 
 DEFAULT_MODEL = "rhn-4m"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What is told of a built-in model.
+
+    Attributes:
+        name: as `--model` takes it.
+        id_hex: the model id that archives carry, as 16 hexadecimal digits.
+        parameters: number of trained parameters.
+        description: one line.
+        trained_on: one line per source of its training text.
+        bpc: by held-out text, bits per byte of the network as trained (`float`) and as it codes (`exact`).
+    """
+
+    name: str
+    id_hex: str
+    parameters: int
+    description: str
+    trained_on: tuple[str, ...]
+    bpc: dict[str, dict[str, float]]
 
 
 def builtin_paths() -> dict[str, Path]:
@@ -21,6 +44,25 @@ def builtin_paths() -> dict[str, Path]:
 @functools.lru_cache(maxsize=8)
 def _builtin(name: str) -> Model:
     return load_model_file(builtin_paths()[name])
+
+
+def available() -> list[ModelCard]:
+    """Cards of the built-in models, by name.
+
+    Raises:
+        ModelError: a file among them is damaged.
+    """
+    return [
+        ModelCard(
+            name=model.name,
+            id_hex=model.id.hex(),
+            parameters=parameter_count(model.cell),
+            description=str(model.card.get("description", "")),
+            trained_on=tuple(model.card.get("trained_on", ())),
+            bpc=dict(model.card.get("bpc", {})),
+        )
+        for model in map(_builtin, builtin_paths())
+    ]
 
 
 def load_model(name: str | None = None) -> Model:

@@ -1,0 +1,8 @@
+"""Exact learning while coding: the predictor whose network learns from what it has coded."""
+
+from __future__ import annotations
+
+from rhnzip.adaptation.predictor import LearningPredictor
+from rhnzip.adaptation.settings import from_parameters, to_parameters
+
+__all__ = ["LearningPredictor", "from_parameters", "to_parameters"]

@@ -1,0 +1,50 @@
+"""The update's settings as a frame header stores them: 32-bit values by id (docs/format.md)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from rhnzip.errors import FormatError
+from rhnzip.exact.backend import Settings
+
+PARAMETER_IDS = {1: "rate", 2: "beta", 3: "decay", 4: "floor"}
+"""Header ids of the settings; a setting at its default is not stored."""
+
+RANGES = {"rate": (0.0, 1.0), "beta": (0.0, 1.0), "decay": (0.0, 1.0), "floor": (2.0**-40, 1.0)}
+
+
+def to_parameters(settings: Settings) -> dict[int, int]:
+    """Bits of the float32 values by id.
+
+    >>> from_parameters(to_parameters(Settings(rate=0.25))).rate
+    0.25
+    """
+    return {
+        number: int(np.array(getattr(settings, name), np.float32).view(np.uint32))
+        for number, name in PARAMETER_IDS.items()
+    }
+
+
+def from_parameters(parameters: dict[int, int]) -> Settings:
+    """Undo `to_parameters`.
+
+    Raises:
+        FormatError: an unknown id, or a value out of its range.
+    """
+    values: dict[str, Any] = {}
+    for number, bits in parameters.items():
+        name = PARAMETER_IDS.get(number)
+        if name is None:
+            raise FormatError(f"the frame has parameter {number}, which this release does not know; update rhnzip")
+        value = float(np.array(bits, np.uint32).view(np.float32))
+        low, high = RANGES[name]
+        if not low <= value <= high:
+            raise FormatError(f"the frame's {name} is {value}, outside {low}..{high}")
+        values[name] = value
+    missing = {field.name for field in fields(Settings)} - set(values)
+    if missing:
+        raise FormatError(f"the frame learns but does not say its {', '.join(sorted(missing))}")
+    return Settings(**values)

@@ -1,0 +1,252 @@
+"""Learning on the CPU backend: a tape of exact vector-Jacobian products, and the update of int8 weights.
+
+A segment is T steps of B lanes. Going forward, the primitives keep what their gradients need; going back, the tape runs
+in reverse program order and adds contributions in that order. Lanes stay apart until the very end: gradients towards
+inputs are quantised per lane, so groups of lanes may run on different threads. The gradient of a weight is then one int8
+product over all rows of the segment, quantised per column, so ranges of columns may run on different threads.
+
+Legend: B lanes, T steps, R = T B rows of a segment, K inner size, N outputs of a linear map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rhnzip.exact import kernels
+from rhnzip.exact.backend import Settings, update_numbers
+from rhnzip.exact.cpu import CpuOps, CpuPrepared, Product, Rows, Value
+from rhnzip.exact.product import ProductMap, fast_product, fast_product_is_right, multiply, portable_product
+from rhnzip.exact.weights import ExactWeights, Float
+
+Task = Callable[[], None]
+
+
+class CpuLearner(CpuPrepared):
+    """Weights that learn: float32 masters, their moments, and the int8 form that the products use."""
+
+    def __init__(self, weights: ExactWeights, inputs: dict[str, str], settings: Settings) -> None:
+        """Start from `weights`; `inputs` names the value that each linear map reads."""
+        super().__init__(weights)
+        self.settings = settings
+        self._initial = weights
+        self.input_scales = {name: self.value_scales[inputs[name]] for name in weights.linears}
+        self.theta: dict[str, Float] = {}
+        self.moments: dict[str, Float] = {}
+        self.anchors: dict[str, Any] = {}
+        self.anchor_scales: dict[str, Float] = {}
+        self.stored: dict[str, NDArray[np.int8]] = {}
+        for name, linear in weights.linears.items():
+            self.stored[name] = self.maps[name].weight.t().numpy()
+            self.anchors[name] = self.stored[name].copy()
+            self.anchor_scales[name] = linear.scale * self.input_scales[name]
+            self.theta[name] = np.empty(self.stored[name].shape, np.float32)
+            self.moments[name] = np.empty(self.stored[name].shape, np.float32)
+        for name, table in self.tables.items():
+            self.anchors[name] = table.copy()
+            self.moments[name] = np.empty_like(table)
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the initial weights; forget all moments."""
+        self.updates = 0
+        for name, linear in self._initial.linears.items():
+            self.stored[name][:] = self.anchors[name]
+            self.column_scales[name][:] = linear.scale
+            np.multiply(self.anchors[name].astype(np.float32), self.anchor_scales[name][:, None], out=self.theta[name])
+            self.moments[name][:] = 0
+        for name, table in self.tables.items():
+            table[:] = self.anchors[name]
+            self.moments[name][:] = 0
+
+    def open_segment(self, lanes: int, steps: int, parts: list[slice]) -> CpuSegment:
+        """Buffers for a block's segments; each of `parts`, groups of lanes, may run on its own thread."""
+        return CpuSegment(self, lanes, steps, parts)
+
+
+class _Use:
+    """One linear map's rows in a segment: shapes (T, B, ...)."""
+
+    def __init__(self, product: ProductMap, shape: tuple[int, int]) -> None:
+        self.table = ""
+        self.inputs = torch.zeros(*shape, product.inner, dtype=torch.int8)
+        self.sums = torch.zeros(*shape, product.columns, dtype=torch.int32)
+        self.gradients = np.zeros((*shape, product.columns), np.float32)
+        self.index = np.zeros(shape, np.int64)
+
+
+class CpuSegment:
+    """Buffers of a block's segments: T steps of B lanes, in groups of lanes."""
+
+    def __init__(self, learner: CpuLearner, lanes: int, steps: int, parts: list[slice]) -> None:
+        """Allocate; nothing here outlives the block."""
+        self.learner, self.lanes, self.steps = learner, lanes, steps
+        # allocated here and not at first use: groups meet a linear map at the same time on different threads
+        self.uses = {name: _Use(product, (steps, lanes)) for name, product in learner.maps.items()}
+        self.groups = [LearningOps(self, part) for part in parts]
+
+    def update_tasks(self, threads: int) -> list[Task]:
+        """Tasks that together take one step on all weights; any order, any thread."""
+        self.learner.updates += 1
+        numbers = update_numbers(self.learner.settings, self.learner.updates)
+        pieces: list[list[Task]] = [[] for _ in range(threads)]
+        for name, use in self.uses.items():
+            gradients = use.gradients.reshape(self.steps * self.lanes, -1)
+            columns = gradients.shape[1]
+            q = torch.empty(columns, len(gradients), dtype=torch.int8)
+            scale = np.empty(columns, np.float32)
+            index = use.index.reshape(-1)
+            touched = np.unique(index)
+            for g in range(threads):
+                part = slice(columns * g // threads, columns * (g + 1) // threads)
+                pieces[g].append(lambda a=(name, use, gradients, q, scale, index, touched, part, numbers): self._update(*a))
+
+        def run(tasks: list[Task]) -> Task:
+            return lambda: [task() for task in tasks] and None
+
+        return [run(tasks) for tasks in pieces]
+
+    def _update(
+        self, name: str, use: _Use, gradients: Float, q: Tensor, scale: Float,
+        index: NDArray[np.int64], touched: NDArray[np.int64], part: slice, numbers: Float,
+    ) -> None:
+        learner, start, stop = self.learner, part.start, part.stop
+        q_array = q.numpy()
+        kernels.quantise_columns(gradients, start, stop, q_array, scale)
+        inputs = use.inputs.view(len(gradients), -1)
+        dw = multiply(q[part], inputs).numpy()
+        table = learner.tables[use.table]
+        kernels.update_table(
+            q_array, scale, index, touched, start, stop, table, learner.moments[use.table],
+            learner.anchors[use.table], numbers, np.empty(len(table), np.int32),
+        )
+        kernels.update_linear(
+            dw, scale[part], learner.input_scales[name], learner.theta[name][part], learner.moments[name][part],
+            0, stop - start, learner.anchors[name][part], learner.anchor_scales[name][part], numbers,
+            learner.stored[name][part], learner.column_scales[name][part],
+        )
+
+
+class LearningOps(CpuOps):
+    """Primitives over one group of lanes that keep a tape."""
+
+    def __init__(self, segment: CpuSegment, part: slice) -> None:
+        """A view of the segment's buffers for the lanes `part`."""
+        super().__init__(segment.learner, part.stop - part.start)
+        self._segment, self._part = segment, part
+        self._learner = segment.learner
+        self._values: list[list[Value]] = [[] for _ in range(segment.steps)]
+        self._tape: list[Task] = []
+        self._step = -1
+        self._row_scale = np.empty(self.lanes, np.float32)
+        self._backward: dict[str, tuple[Tensor, Tensor, Float, bool]] = {}
+        for name, product in segment.learner.maps.items():
+            rows, inner, columns = self.lanes, product.inner, product.columns
+            right = fast_product_is_right(rows, columns, inner, False, "cpu")
+            self._backward[name] = (
+                torch.empty(rows, columns, dtype=torch.int8),
+                torch.empty(rows, inner, dtype=torch.int32),
+                np.empty(columns, np.float32),
+                right,
+            )
+
+    def begin_segment(self, state: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Clear the tape; returns the carried state in a place of its own."""
+        self._tape.clear()
+        self._step = -1
+        carried = []
+        for value in state:
+            copy = self._value(value.floats.shape[1])
+            copy.floats[:] = value.floats
+            copy.int8[:] = value.int8
+            carried.append(copy)
+        return tuple(carried)
+
+    def begin_step(self) -> None:
+        """Start a step of the segment."""
+        self._step += 1
+        self._taken = 0
+
+    def _take(self, width: int) -> Value:
+        arena = self._values[self._step]
+        if self._taken == len(arena):
+            arena.append(self._value(width))
+        self._taken += 1
+        return arena[self._taken - 1]
+
+    def _gradient(self, value: Value) -> Float:
+        if value.gradient is None:
+            value.gradient = np.zeros_like(value.floats)
+        return value.gradient
+
+    def _multiply_kept(self, product: Product, rows: Rows, table: str) -> tuple[_Use, Any]:
+        use = self._segment.uses[product.name]
+        use.table = table
+        at = (self._step, self._part)
+        use.inputs[at].copy_(product.x.tensor)
+        use.index[at] = rows.index
+        sums = use.sums[at]
+        self._prepared.maps[product.name](product.x.tensor, sums, fast=self._fast[product.name])
+        return use, sums.numpy()
+
+    def rows(self, name: str, index: NDArray[np.int64] | None = None) -> Rows:
+        """Rows of a table, remembered by name for the update."""
+        self._table = name
+        return super().rows(name, None if index is None else index.copy())
+
+    def _update(self, kernel: Any, product: Product, rows: Rows, s: Value, scale: str) -> Value:
+        use, acc = self._multiply_kept(product, rows, self._table)
+        out = self._take(s.floats.shape[1])
+        prepared, name = self._prepared, product.name
+        columns, quant = prepared.column_scales[name], prepared.value_scales[scale]
+        kernel(acc, columns, rows.table, rows.index, s.floats, quant, out.floats, out.int8)
+        backward = {kernels.highway: kernels.highway_gradient}[kernel]
+        da = use.gradients[self._step, self._part]
+        gradient = self._gradient(out)
+        gradient.fill(0)
+
+        def back() -> None:
+            ds = self._gradient(s)
+            backward(acc, columns, rows.table, rows.index, s.floats, gradient, da, ds)
+            self._to_input(name, da, product.x)
+
+        self._tape.append(back)
+        return out
+
+    def _to_input(self, name: str, da: Float, x: Value) -> None:
+        """Add da times the transposed weight to the gradient of `x`."""
+        q, acc, work, right = self._backward[name]
+        learner = self._learner
+        kernels.quantise_rows(
+            da, learner.column_scales[name], learner.input_scales[name], q.numpy(), self._row_scale, work
+        )
+        weight = learner.maps[name].weight.t()
+        if right:
+            fast_product(q, weight, acc)
+        else:
+            acc.copy_(portable_product(q, weight))
+        kernels.add_scaled_rows(acc.numpy(), self._row_scale, self._gradient(x))
+
+    def output(self, product: Product, rows: Rows) -> Float:
+        """Counts of the next symbol; `learn` later tells which it was."""
+        use, acc = self._multiply_kept(product, rows, self._table)
+        columns = self._prepared.column_scales[product.name]
+        kernels.counts(acc, columns, rows.table, self._prepared.exp2, self._work, self._counts)
+        self._pending = (product, use.gradients[self._step, self._part])
+        return self._counts
+
+    def learn(self, symbols: NDArray[np.int64], active: int) -> None:
+        """Tell the symbols that the last counts were for; lanes from `active` on have ended."""
+        product, da = self._pending
+        kernels.counts_gradient(self._counts, symbols, active, da)
+        self._tape.append(lambda: self._to_input(product.name, da, product.x))
+
+    def backward(self) -> None:
+        """Run the tape in reverse."""
+        for task in reversed(self._tape):
+            task()

@@ -1,0 +1,242 @@
+"""Learning on the reference backend: the same tape and update as `learner`, spelled out in plain torch operations.
+
+Legend: B lanes, T steps, R = T B rows of a segment, K inner size, N outputs of a linear map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rhnzip.exact.backend import Settings, update_numbers
+from rhnzip.exact.product import multiply
+from rhnzip.exact.reference import Product, ReferenceOps, ReferencePrepared, Rows, Value
+from rhnzip.exact.weights import ExactWeights, Float
+
+
+class ReferenceLearner(ReferencePrepared):
+    """Weights that learn: float32 masters, their moments, and the int8 form that the products use."""
+
+    def __init__(
+        self, weights: ExactWeights, device: torch.device, inputs: dict[str, str], settings: Settings
+    ) -> None:
+        """Start from `weights`; `inputs` names the value that each linear map reads."""
+        super().__init__(weights, device)
+        self.settings = settings
+        self._initial = weights
+        self.input_scales = {name: self.value_scales[inputs[name]] for name in weights.linears}
+        self.anchors: dict[str, Tensor] = {}
+        for name, linear in weights.linears.items():
+            unit = torch.from_numpy(linear.scale.copy()).to(device) * self.input_scales[name]
+            self.anchors[name] = self.maps[name].weight.t().to(torch.float32) * unit[:, None]
+        for name, table in self.tables.items():
+            self.anchors[name] = table.clone()
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the initial weights; forget all moments."""
+        self.updates = 0
+        self.moments = {name: torch.zeros_like(anchor) for name, anchor in self.anchors.items()}
+        self.theta = {name: self.anchors[name].clone() for name in self.maps}
+        for name, linear in self._initial.linears.items():
+            self.maps[name].replace(torch.from_numpy(linear.weight).to(self.device).t().contiguous())
+            self.column_scales[name] = torch.from_numpy(linear.scale.copy()).to(self.device)
+        for name in self.tables:
+            self.tables[name] = self.anchors[name].clone()
+
+    def open_segment(self, lanes: int, steps: int, parts: list[slice]) -> ReferenceSegment:
+        """Buffers for a block's segments; the reference works on all lanes at once."""
+        if len(parts) != 1:
+            raise ValueError("the reference backend takes all lanes in one group")
+        return ReferenceSegment(self, lanes, steps)
+
+
+class _Use:
+    """One linear map's rows in a segment, step by step."""
+
+    def __init__(self, table: str, steps: int) -> None:
+        self.table = table
+        self.inputs: list[Tensor] = []
+        self.index: list[Tensor] = []
+        self.gradients: list[Tensor | None] = [None] * steps
+
+
+class ReferenceSegment:
+    """What a segment of T steps of B lanes keeps."""
+
+    def __init__(self, learner: ReferenceLearner, lanes: int, steps: int) -> None:
+        """Nothing here outlives the block."""
+        self.learner, self.lanes, self.steps = learner, lanes, steps
+        self.uses: dict[str, _Use] = {}
+        self.groups = [ReferenceLearningOps(self)]
+
+    def update_tasks(self, _threads: int) -> list[Callable[[], None]]:
+        """One task that takes one step on all weights."""
+        return [self._update]
+
+    def _update(self) -> None:
+        learner = self.learner
+        learner.updates += 1
+        numbers = torch.from_numpy(update_numbers(learner.settings, learner.updates)).to(learner.device)
+        arithmetic = self.groups[0]
+        for name, use in self.uses.items():
+            gradients = torch.cat([g for g in use.gradients if g is not None])
+            inputs, index = torch.cat(use.inputs), torch.cat(use.index)
+            q, scale = arithmetic.quantise(gradients.t().contiguous())
+            dw = multiply(q, inputs)
+            arithmetic.update_table(use.table, q, scale, index, numbers)
+            arithmetic.update_linear(name, dw, scale, numbers)
+
+
+class ReferenceLearningOps(ReferenceOps):
+    """Primitives over all lanes that keep a tape."""
+
+    _prepared: ReferenceLearner
+
+    def __init__(self, segment: ReferenceSegment) -> None:
+        """Start with an empty tape."""
+        super().__init__(segment.learner, segment.lanes)
+        self._segment = segment
+        self._tape: list[Callable[[], None]] = []
+        self._step = -1
+        self._table = ""
+        device = segment.learner.device
+        self._unit = torch.tensor(2.0**-24, dtype=torch.float32).to(device)
+        self._max_gradient = torch.tensor(2.0**20, dtype=torch.float32).to(device)
+
+    def begin_segment(self, state: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Clear the tape; the carried state starts without a gradient."""
+        self._tape.clear()
+        self._segment.uses.clear()
+        self._step = -1
+        return tuple(Value(value.floats, value.int8) for value in state)
+
+    def begin_step(self) -> None:
+        """Start a step of the segment."""
+        self._step += 1
+
+    def rows(self, name: str, index: Tensor | None = None) -> Rows:
+        """Rows of a table, remembered by name for the update."""
+        self._table = name
+        first = torch.zeros(self.lanes, dtype=torch.int64, device=self._prepared.device)
+        self._index = first if index is None else index
+        return super().rows(name, self._index)
+
+    def _product(self, product: Product) -> tuple[_Use, Tensor]:
+        use = self._segment.uses.setdefault(product.name, _Use(self._table, self._segment.steps))
+        use.inputs.append(product.x.int8)
+        use.index.append(self._index)
+        acc = self._prepared.maps[product.name](product.x.int8, fast=self._fast[product.name])
+        return use, acc
+
+    def _clean(self, x: Tensor) -> Tensor:
+        c = self._c
+        x = torch.clamp(x, -c["HUGE"], c["HUGE"])
+        return torch.where(torch.abs(x) >= c["TINY"], x, c["ZERO"])
+
+    def highway(self, product: Product, rows: Rows, s: Value, scale: str) -> Value:
+        """Coupled highway update."""
+        use, acc = self._product(product)
+        a = acc.to(torch.float32) * self._prepared.column_scales[product.name] + rows.values
+        units, step = s.floats.shape[1], self._step
+        h, t = self._tanh(a[:, :units]), self._sigmoid(a[:, units:])
+        out = self._kept((h - s.floats) * t + s.floats, scale)
+
+        def back() -> None:
+            one, clean = self._c["ONE"], self._clean
+            g = clean(self._gradient(out))
+            gt = clean(g * t)
+            da_h = clean(gt * (one - h * h))
+            da_t = clean(clean(gt * (one - t)) * (h - s.floats))
+            s.gradient = clean(self._gradient(s) + (g - gt))
+            da = torch.cat((da_h, da_t), dim=1)
+            use.gradients[step] = da
+            self._to_input(product, da)
+
+        self._tape.append(back)
+        return out
+
+    def _gradient(self, value: Value) -> Tensor:
+        return torch.zeros_like(value.floats) if value.gradient is None else value.gradient
+
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows to int8 by their largest magnitude: (q, scale of each row)."""
+        c = self._c
+        top = torch.amax(torch.abs(x), dim=1)
+        some = top >= c["TINY"]
+        inverse = c["INT8_MAX"] / torch.where(some, top, c["ONE"])
+        q = torch.round(torch.clamp(x * inverse[:, None], -c["INT8_MAX"], c["INT8_MAX"]))
+        q = torch.where(some[:, None], q, c["ZERO"]).to(torch.int8)
+        return q, torch.where(some, top / c["INT8_MAX"], c["ZERO"])
+
+    def _to_input(self, product: Product, da: Tensor) -> None:
+        learner, name = self._prepared, product.name
+        q, row_scale = self.quantise(da * learner.column_scales[name])
+        row_scale = row_scale * learner.input_scales[name]
+        acc = multiply(q, learner.maps[name].weight.t())
+        x = product.x
+        x.gradient = self._clean(self._gradient(x) + acc.to(torch.float32) * row_scale[:, None])
+
+    def output(self, product: Product, rows: Rows) -> NDArray[np.float32]:
+        """Counts of the next symbol; `learn` later tells which it was."""
+        use, acc = self._product(product)
+        a = acc.to(torch.float32) * self._prepared.column_scales[product.name] + rows.values
+        counts: Float = self._counts(a)
+        self._pending = (product, use, torch.from_numpy(counts.copy()).to(self._prepared.device))
+        return counts
+
+    def learn(self, symbols: NDArray[np.int64], active: int) -> None:
+        """Tell the symbols that the last counts were for; lanes from `active` on have ended."""
+        product, use, counts = self._pending
+        device, step = self._prepared.device, self._step
+        chosen = torch.from_numpy(symbols.copy()).to(device)[:, None] == torch.arange(counts.shape[1], device=device)
+        da = (counts + self._c["ONE"]) * self._unit - torch.where(chosen, self._c["ONE"], self._c["ZERO"])
+        ended = torch.arange(self.lanes, device=device)[:, None] >= active
+        da = torch.where(ended, self._c["ZERO"], da)
+        use.gradients[step] = da
+        self._tape.append(lambda: self._to_input(product, da))
+
+    def backward(self) -> None:
+        """Run the tape in reverse."""
+        for task in reversed(self._tape):
+            task()
+
+    def _stepped(self, theta: Tensor, anchor: Tensor, g: Tensor, v: Tensor, numbers: Tensor) -> Tensor:
+        rate, decay, floor = numbers[0], numbers[3], numbers[4]
+        # torch.sqrt is not correctly rounded in float32; in float64, rounded once more, it is
+        root = v.double().sqrt().float()
+        moved = theta - rate * (g / (root + floor))
+        return self._clean(moved + decay * (anchor - moved))
+
+    def _second_moment(self, v: Tensor, g: Tensor, numbers: Tensor) -> Tensor:
+        g = torch.clamp(g, -self._max_gradient, self._max_gradient)
+        square = g * g
+        return self._clean(torch.where(v == self._c["ZERO"], square, numbers[1] * v + numbers[2] * square))
+
+    def update_linear(self, name: str, dw: Tensor, column_scale: Tensor, numbers: Tensor) -> None:
+        """Take one step on a linear map and quantise it anew; dw int32 (N, K)."""
+        learner = self._prepared
+        scale = learner.input_scales[name]
+        g = self._clean(dw.to(torch.float32) * (column_scale / scale)[:, None])
+        v = self._second_moment(learner.moments[name], g, numbers)
+        theta = self._stepped(learner.theta[name], learner.anchors[name], g, v, numbers)
+        learner.moments[name], learner.theta[name] = v, theta
+        q, step = self.quantise(theta)
+        learner.maps[name].replace(q)
+        learner.column_scales[name] = step / scale
+
+    def update_table(self, name: str, q: Tensor, scale: Tensor, index: Tensor, numbers: Tensor) -> None:
+        """Take one step on the rows of a table that the segment used."""
+        learner = self._prepared
+        table, v, anchor = learner.tables[name], learner.moments[name], learner.anchors[name]
+        sums = torch.zeros(table.shape, dtype=torch.int32, device=table.device)
+        sums = sums.index_add(0, index, q.t().to(torch.int32))
+        rows = torch.unique(index)
+        g = self._clean(sums[rows].to(torch.float32) * scale)
+        moment = self._second_moment(v[rows], g, numbers)
+        v[rows] = moment
+        table[rows] = self._stepped(table[rows], anchor[rows], g, moment, numbers)
