@@ -14,5 +14,8 @@ types:
 test:
 	$(PYTHON) -m pytest -q
 
+# DATA: files to measure on
 bench:
-	set -e; for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(PYTHON) $$script; done
+	$(PYTHON) benchmarks/bench_steps.py
+	$(PYTHON) benchmarks/bench_exactness.py $(DATA)
+	$(PYTHON) benchmarks/bench_files.py $(DATA)

@@ -228,19 +228,41 @@ report_options = _gather(
 files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True)
 
 
+TRAINING_COMMANDS = ("eval", "export", "train")
+
+
 class Commands(click.Group):
-    """The group of commands; an interrupt ends it with status 130."""
+    """The group of commands; an interrupt ends it with status 130, an error that is no FILE's with 1."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, those of training among them."""
+        return sorted([*super().list_commands(ctx), *TRAINING_COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; those of training are imported when asked for."""
+        if cmd_name in TRAINING_COMMANDS:
+            from rhnzip.training import cli as training
+
+            return next(
+                command
+                for command in (training.evaluate, training.export, training.train)
+                if command.name == cmd_name
+            )
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         try:
             return super().invoke(ctx)
+        except RhnzipError as error:
+            click.echo(f"rhnzip: {error}", err=True)
+            ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("rhnzip: interrupted", err=True)
             ctx.exit(130)
 
 
-def _parse_size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+def parse_size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
     """Return how many bytes `text`, such as `64K`, stands for."""
     if text is None:
         return None
@@ -297,7 +319,7 @@ def cli() -> None:
     "--fast", "preset", flag_value="fast", callback=_check_preset, help="The same as --preset fast."
 )
 @click.option(
-    "--block-size", metavar="SIZE", callback=_parse_size, help="Raw bytes in a block, such as 64K or 4M."
+    "--block-size", metavar="SIZE", callback=parse_size, help="Raw bytes in a block, such as 64K or 4M."
 )
 @output_options
 @engine_options
@@ -347,7 +369,7 @@ def check(files: tuple[str, ...], engine: Engine, report: Report) -> None:
             summary = test_stream(source, progress=progress, **asdict(engine))
         report.done(file, summary, time.perf_counter() - start, output=None, packing=False)
 
-    _each(files, verify, report)
+    each_file(files, verify, report)
 
 
 @cli.command()
@@ -361,14 +383,14 @@ def info(files: tuple[str, ...], report: Report) -> None:
         with _source(file) as source:
             report.frames(file, inspect_stream(source))
 
-    _each(files, describe, report)
+    each_file(files, describe, report)
 
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per model.")
 def models(as_json: bool) -> None:
     """List the built-in models."""
-    from rhnzip.models.registry import available
+    from rhnzip.models.library import available
 
     for card in available():
         if as_json:
@@ -455,10 +477,10 @@ def _transform(
             os.unlink(file)
         report.done(file, summary, time.perf_counter() - start, output=path, packing=packing)
 
-    _each(files, transform, report)
+    each_file(files, transform, report)
 
 
-def _each(files: tuple[str, ...], work: Callable[[str], None], report: Report) -> None:
+def each_file(files: tuple[str, ...], work: Callable[[str], None], report: Report) -> None:
     """Do `work` with every file, and end with status 1 if one failed."""
     if report.verbose:
         logging.basicConfig(format="rhnzip: %(message)s")

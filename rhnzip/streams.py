@@ -175,6 +175,7 @@ def compress_stream(
         arithmetic_version=coding.ARITHMETIC_VERSION,
         flags=FLAG_LEARNING if chosen.learning else 0,
         preset=chosen.number,
+        parameters=chosen.parameters(),
     )
     codec = coding.open_codec(
         loaded,
@@ -189,15 +190,18 @@ def compress_stream(
     # Whether the decoder's codec will have seen all that this one saw: only then may a block build on it.
     in_step = False
     while raw := read_up_to(source, size):
-        shape = chosen.shape(len(raw))
-        block_lanes = min(lanes or shape.lanes, len(raw))
-        segment = min(shape.segment, limits.MAX_ROWS // block_lanes)
-        reset = not (header.learning and in_step)
-        if reset:
-            codec.reset()
-        update = _of_block(progress, total, len(raw), packed, packed)
-        payload = codec.encode(raw, block_lanes, segment, update)
-        block, in_step = _pack_block(raw, payload, block_lanes, segment, reset)
+        if coding.looks_random(raw):  # stored without a step taken: nothing to forget afterwards
+            block = _stored(raw)
+        else:
+            shape = chosen.shape(len(raw))
+            block_lanes = min(lanes or shape.lanes, len(raw))
+            segment = min(shape.segment, limits.MAX_ROWS // block_lanes)
+            reset = not (header.learning and in_step)
+            if reset:
+                codec.reset()
+            update = _of_block(progress, total, len(raw), packed, packed)
+            payload = codec.encode(raw, block_lanes, segment, update)
+            block, in_step = _pack_block(raw, payload, block_lanes, segment, reset)
         packed += _write(sink, block)
         digest.update(raw)
         total += len(raw)
@@ -355,12 +359,16 @@ def decompress(
 
 def _pack_block(raw: bytes, payload: bytes, lanes: int, segment: int, reset: bool) -> tuple[bytes, bool]:
     """Return a block, coded or raw, whichever is shorter, and whether it is coded."""
-    stored = RawBlock.of(raw).pack() + raw
+    stored = _stored(raw)
     if 0 < len(payload) < len(raw):
         coded = CodedBlock.of(raw, payload, lanes, segment, reset).pack() + payload
         if len(coded) < len(stored):
             return coded, True
     return stored, False
+
+
+def _stored(raw: bytes) -> bytes:
+    return RawBlock.of(raw).pack() + raw
 
 
 def _decode(
@@ -376,7 +384,7 @@ def _decode(
     from rhnzip import coding
 
     learns = any(preset.learning for preset in coding.PRESETS.values())
-    reader = ArchiveReader(source, supported_flags=FLAG_LEARNING if learns else 0, known_parameters=())
+    reader = ArchiveReader(source, supported_flags=FLAG_LEARNING if learns else 0, known_parameters=coding.PARAMETER_IDS)
     codecs = _Codecs(model, backend, device, threads)
     total = frames = blocks = offset = 0
     digest = xxh64()

@@ -77,9 +77,15 @@ def toy_coding() -> ModuleType:
 
     module: Any = ModuleType("rhnzip.coding")
     fast = SimpleNamespace(
-        number=0, learning=False, block_size=1 << 20, shape=lambda length: SimpleNamespace(lanes=1, segment=0)
+        number=0,
+        learning=False,
+        block_size=1 << 20,
+        shape=lambda length: SimpleNamespace(lanes=1, segment=0),
+        parameters=dict,
     )
     module.PRESETS = {"fast": fast}
+    module.PARAMETER_IDS = {}
+    module.looks_random = lambda raw: False
     module.ARITHMETIC_VERSION = 0
     module.load_model = load_model
     module.find_model = lambda identifier, name, extra: load_model(name)
@@ -499,9 +505,9 @@ def test_models(monkeypatch: pytest.MonkeyPatch) -> None:
         parameters: int = 1234
         description: str = "plays"
 
-    registry: Any = ModuleType("rhnzip.models.registry")
+    registry: Any = ModuleType("rhnzip.models.library")
     registry.available = lambda: [Card()]
-    monkeypatch.setitem(sys.modules, "rhnzip.models.registry", registry)
+    monkeypatch.setitem(sys.modules, "rhnzip.models.library", registry)
     assert ok("models").stdout == "toy  0000000000000000  1,234 parameters  plays\n"
     assert json.loads(ok("models", "--json").stdout)["parameters"] == 1234
 

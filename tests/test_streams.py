@@ -55,6 +55,9 @@ class ToyPreset:
     def shape(self, length: int) -> Shape:
         return Shape(max(1, length // 64), 3 if self.learning else 0)
 
+    def parameters(self) -> dict[int, int]:
+        return {1: 0x3F800000} if self.learning else {}
+
 
 @dataclass(frozen=True)
 class ToyModel:
@@ -158,7 +161,7 @@ def make_toy() -> Toy:
         device: str,
         threads: int | None,
     ) -> ToyCodec:
-        assert parameters == {}
+        assert parameters == ({1: 0x3F800000} if learning else {})
         if backend == "none":
             raise BackendError("there is no such backend")
         toy.opened.append((model.name, learning))
@@ -171,6 +174,8 @@ def make_toy() -> Toy:
     for thing in (load_model, find_model, open_codec):
         setattr(toy.module, thing.__name__, thing)
     toy.module.PRESETS = PRESETS
+    toy.module.PARAMETER_IDS = {1: "rate"}
+    toy.module.looks_random = lambda raw: raw.startswith(b"random")
     toy.module.ARITHMETIC_VERSION = 7
     return toy
 
@@ -272,7 +277,10 @@ def test_empty_input_is_a_frame_without_blocks() -> None:
 
 def test_header_names_what_was_used() -> None:
     header = parts(compress(TEXT, preset="best", model="other"))[0]
-    assert header == FrameHeader(b"\x02" * 8, "other", arithmetic_version=7, flags=1, preset=2)
+    rate = {1: 0x3F800000}
+    assert header == FrameHeader(
+        b"\x02" * 8, "other", arithmetic_version=7, flags=1, preset=2, parameters=rate
+    )
 
 
 @PRESET_NAMES
@@ -611,7 +619,7 @@ def test_inspection() -> None:
     assert second.offset == first.packed_bytes == end_of_first_frame(archive)
     assert second.packed_bytes == len(archive) - second.offset
     assert (first.raw_bytes, second.raw_bytes) == (len(MIXED), 0)
-    assert (first.format_version, first.arithmetic_version, first.parameters) == (1, 7, {})
+    assert (first.format_version, first.arithmetic_version, first.parameters) == (1, 7, {1: 0x3F800000})
     assert (first.preset, first.learning, first.experts) == ("best", True, False)
     assert (first.model_id, first.model_name) == ("02" * 8, "other")
     assert (second.preset, second.learning, second.blocks) == ("fast", False, ())
@@ -642,3 +650,11 @@ def test_inspection_needs_no_coding(monkeypatch: pytest.MonkeyPatch) -> None:
         True,
         {4: 1},
     )
+
+
+def test_random_block_is_stored_untried_and_later_blocks_still_build_on_earlier_ones(toy: Toy) -> None:
+    data = b"abcd" * 128 + b"random" + bytes(506) + b"abcd" * 128
+    packed = streams.compress(data, preset="best")
+    kinds = [(block.kind, block.reset) for block in streams.inspect_stream(io.BytesIO(packed))[0].blocks]
+    assert kinds == [("coded", True), ("raw", False), ("coded", False)]
+    assert streams.decompress(packed) == data

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rhnzip.adaptation.predictor import LearningPredictor
-from rhnzip.adaptation.settings import from_parameters, to_parameters
+from rhnzip.adaptation.settings import PARAMETER_IDS, from_parameters, to_parameters
 
-__all__ = ["LearningPredictor", "from_parameters", "to_parameters"]
+__all__ = ["PARAMETER_IDS", "LearningPredictor", "from_parameters", "to_parameters"]

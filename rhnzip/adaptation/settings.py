@@ -10,10 +10,17 @@ import numpy as np
 from rhnzip.errors import FormatError
 from rhnzip.exact.backend import Settings
 
-PARAMETER_IDS = {1: "rate", 2: "beta", 3: "decay", 4: "floor"}
-"""Header ids of the settings; a setting at its default is not stored."""
+PARAMETER_IDS = {1: "rate", 2: "boost", 3: "boost_updates", 4: "beta", 5: "decay", 6: "floor"}
+"""Header ids of the settings; a learning frame stores all of them."""
 
-RANGES = {"rate": (0.0, 1.0), "beta": (0.0, 1.0), "decay": (0.0, 1.0), "floor": (2.0**-40, 1.0)}
+RANGES = {
+    "rate": (0.0, 1.0),
+    "boost": (0.0, 2.0**20),
+    "boost_updates": (2.0**-20, 2.0**20),
+    "beta": (0.0, 1.0),
+    "decay": (0.0, 1.0),
+    "floor": (2.0**-40, 1.0),
+}
 
 
 def to_parameters(settings: Settings) -> dict[int, int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rhnzip.adaptation import from_parameters
-from rhnzip.coding.codec import BlockCodec, FrozenCodec, LearningCodec
+from rhnzip.adaptation import PARAMETER_IDS, from_parameters
+from rhnzip.coding.codec import BlockCodec, FrozenCodec, LearningCodec, looks_random
 from rhnzip.coding.presets import PRESETS, BlockShape, Preset
 from rhnzip.errors import FormatError
 from rhnzip.exact.backend import get_backend
@@ -13,6 +13,7 @@ from rhnzip.models.modelfile import Model
 
 __all__ = [
     "ARITHMETIC_VERSION",
+    "PARAMETER_IDS",
     "PRESETS",
     "BlockCodec",
     "BlockShape",
@@ -21,6 +22,7 @@ __all__ = [
     "builtin_paths",
     "find_model",
     "load_model",
+    "looks_random",
     "open_codec",
 ]
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rhnzip.adaptation import to_parameters
+from rhnzip.exact.backend import Settings
+
 
 @dataclass(frozen=True)
 class BlockShape:
@@ -24,20 +27,31 @@ class Preset:
     Attributes:
         name: as the command line spells it.
         number: as the frame header stores it.
-        learning: whether the network learns while it codes.
         block_size: bytes per block; memory and the wait for a decoder's first byte grow with it.
         lane_bytes: bytes per lane aimed at.
         max_lanes: most lanes in a block.
+        segment: T, steps between updates of the network; 0 when it is frozen.
+        settings: of the update; None when frozen.
         description: for `--help`.
     """
 
     name: str
     number: int
-    learning: bool
     block_size: int
     lane_bytes: int
     max_lanes: int
+    segment: int
+    settings: Settings | None
     description: str
+
+    @property
+    def learning(self) -> bool:
+        """Whether the network learns while it codes."""
+        return self.settings is not None
+
+    def parameters(self) -> dict[int, int]:
+        """Settings of the update as the frame header stores them."""
+        return to_parameters(self.settings) if self.settings else {}
 
     def shape(self, length: int) -> BlockShape:
         """Lanes for a block of `length` bytes.
@@ -45,11 +59,39 @@ class Preset:
         >>> PRESETS["fast"].shape(2000).lanes, PRESETS["fast"].shape(1 << 20).lanes
         (1, 128)
         """
-        return BlockShape(max(1, min(self.max_lanes, round(length / self.lane_bytes))))
+        return BlockShape(max(1, min(self.max_lanes, round(length / self.lane_bytes))), self.segment)
 
 
-PRESETS = {
-    "fast": Preset(
-        "fast", 0, False, 1 << 21, 8192, 256, "frozen network: hundreds of KB/s; independent blocks, random access"
-    )
-}
+_ALL = (
+    Preset(
+        name="fast",
+        number=0,
+        block_size=1 << 21,
+        lane_bytes=8192,
+        max_lanes=256,
+        segment=0,
+        settings=None,
+        description="frozen network: hundreds of KB/s; independent blocks",
+    ),
+    Preset(
+        name="default",
+        number=1,
+        block_size=1 << 20,
+        lane_bytes=4096,
+        max_lanes=8,
+        segment=20,
+        settings=Settings(),
+        description="the network learns as it codes: over 10 KB/s",
+    ),
+    Preset(
+        name="best",
+        number=2,
+        block_size=1 << 20,
+        lane_bytes=16384,
+        max_lanes=2,
+        segment=20,
+        settings=Settings(rate=1e-4),
+        description="learns in smaller steps: a few KB/s",
+    ),
+)
+PRESETS = {preset.name: preset for preset in _ALL}

@@ -207,6 +207,28 @@ def highway_gradient(
 
 
 @compiled()
+def highway_uncoupled_gradient(
+    acc: Any, scale: Any, table: Any, index: Any, s: Any, gradient: Any, da: Any, ds: Any
+) -> None:
+    """Vector-Jacobian product of `highway_uncoupled`; shapes as in `highway_gradient` with 3H for 2H."""
+    lanes, units = s.shape
+    for b in range(lanes):
+        r = index[b]
+        for j in range(units):
+            t_at, c_at = units + j, 2 * units + j
+            h = _tanh(np.float32(acc[b, j]) * scale[j] + table[r, j])
+            t = _sigmoid(np.float32(acc[b, t_at]) * scale[t_at] + table[r, t_at])
+            c = _sigmoid(np.float32(acc[b, c_at]) * scale[c_at] + table[r, c_at])
+            g = _keep(gradient[b, j])
+            gt = _keep(g * t)
+            gc = _keep(g * c)
+            da[b, j] = _keep(gt * (_ONE - h * h))
+            da[b, t_at] = _keep(_keep(gt * (_ONE - t)) * h)
+            da[b, c_at] = _keep(_keep(gc * (_ONE - c)) * s[b, j])
+            ds[b, j] = _keep(ds[b, j] + gc)
+
+
+@compiled()
 def counts_gradient(counts_: Any, symbols: Any, active: Any, out: Any) -> None:
     """Gradient of -ln P(symbol) by the logits: P - [i = symbol], P = (c + 1) / 2^24; zero for lanes that ended.
 

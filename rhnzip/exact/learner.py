@@ -26,6 +26,11 @@ from rhnzip.exact.weights import ExactWeights, Float
 
 Task = Callable[[], None]
 
+_GRADIENTS = {
+    kernels.highway: kernels.highway_gradient,
+    kernels.highway_uncoupled: kernels.highway_uncoupled_gradient,
+}
+
 
 class CpuLearner(CpuPrepared):
     """Weights that learn: float32 masters, their moments, and the int8 form that the products use."""
@@ -205,7 +210,7 @@ class LearningOps(CpuOps):
         prepared, name = self._prepared, product.name
         columns, quant = prepared.column_scales[name], prepared.value_scales[scale]
         kernel(acc, columns, rows.table, rows.index, s.floats, quant, out.floats, out.int8)
-        backward = {kernels.highway: kernels.highway_gradient}[kernel]
+        backward = _GRADIENTS[kernel]
         da = use.gradients[self._step, self._part]
         gradient = self._gradient(out)
         gradient.fill(0)

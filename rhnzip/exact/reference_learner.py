@@ -62,7 +62,7 @@ class _Use:
         self.table = table
         self.inputs: list[Tensor] = []
         self.index: list[Tensor] = []
-        self.gradients: list[Tensor | None] = [None] * steps
+        self.gradients: list[Tensor] = [torch.empty(0)] * steps
 
 
 class ReferenceSegment:
@@ -84,7 +84,7 @@ class ReferenceSegment:
         numbers = torch.from_numpy(update_numbers(learner.settings, learner.updates)).to(learner.device)
         arithmetic = self.groups[0]
         for name, use in self.uses.items():
-            gradients = torch.cat([g for g in use.gradients if g is not None])
+            gradients = torch.cat(use.gradients)
             inputs, index = torch.cat(use.inputs), torch.cat(use.index)
             q, scale = arithmetic.quantise(gradients.t().contiguous())
             dw = multiply(q, inputs)
@@ -126,12 +126,11 @@ class ReferenceLearningOps(ReferenceOps):
         self._index = first if index is None else index
         return super().rows(name, self._index)
 
-    def _product(self, product: Product) -> tuple[_Use, Tensor]:
+    def _affine_kept(self, product: Product, rows: Rows) -> tuple[_Use, Tensor]:
         use = self._segment.uses.setdefault(product.name, _Use(self._table, self._segment.steps))
         use.inputs.append(product.x.int8)
         use.index.append(self._index)
-        acc = self._prepared.maps[product.name](product.x.int8, fast=self._fast[product.name])
-        return use, acc
+        return use, self._affine(product, rows)
 
     def _clean(self, x: Tensor) -> Tensor:
         c = self._c
@@ -140,8 +139,7 @@ class ReferenceLearningOps(ReferenceOps):
 
     def highway(self, product: Product, rows: Rows, s: Value, scale: str) -> Value:
         """Coupled highway update."""
-        use, acc = self._product(product)
-        a = acc.to(torch.float32) * self._prepared.column_scales[product.name] + rows.values
+        use, a = self._affine_kept(product, rows)
         units, step = s.floats.shape[1], self._step
         h, t = self._tanh(a[:, :units]), self._sigmoid(a[:, units:])
         out = self._kept((h - s.floats) * t + s.floats, scale)
@@ -150,12 +148,30 @@ class ReferenceLearningOps(ReferenceOps):
             one, clean = self._c["ONE"], self._clean
             g = clean(self._gradient(out))
             gt = clean(g * t)
-            da_h = clean(gt * (one - h * h))
             da_t = clean(clean(gt * (one - t)) * (h - s.floats))
             s.gradient = clean(self._gradient(s) + (g - gt))
-            da = torch.cat((da_h, da_t), dim=1)
-            use.gradients[step] = da
-            self._to_input(product, da)
+            use.gradients[step] = torch.cat((clean(gt * (one - h * h)), da_t), dim=1)
+            self._to_input(product, use.gradients[step])
+
+        self._tape.append(back)
+        return out
+
+    def highway_uncoupled(self, product: Product, rows: Rows, s: Value, scale: str) -> Value:
+        """Highway update with its own carry gate."""
+        use, a = self._affine_kept(product, rows)
+        units, step = s.floats.shape[1], self._step
+        h, t, c = self._tanh(a[:, :units]), self._sigmoid(a[:, units : 2 * units]), self._sigmoid(a[:, 2 * units :])
+        out = self._kept(h * t + s.floats * c, scale)
+
+        def back() -> None:
+            one, clean = self._c["ONE"], self._clean
+            g = clean(self._gradient(out))
+            gt, gc = clean(g * t), clean(g * c)
+            da_t = clean(clean(gt * (one - t)) * h)
+            da_c = clean(clean(gc * (one - c)) * s.floats)
+            s.gradient = clean(self._gradient(s) + gc)
+            use.gradients[step] = torch.cat((clean(gt * (one - h * h)), da_t, da_c), dim=1)
+            self._to_input(product, use.gradients[step])
 
         self._tape.append(back)
         return out
@@ -183,8 +199,7 @@ class ReferenceLearningOps(ReferenceOps):
 
     def output(self, product: Product, rows: Rows) -> NDArray[np.float32]:
         """Counts of the next symbol; `learn` later tells which it was."""
-        use, acc = self._product(product)
-        a = acc.to(torch.float32) * self._prepared.column_scales[product.name] + rows.values
+        use, a = self._affine_kept(product, rows)
         counts: Float = self._counts(a)
         self._pending = (product, use, torch.from_numpy(counts.copy()).to(self._prepared.device))
         return counts

@@ -98,7 +98,8 @@ def find_model(model_id: bytes, name: str, extra: str | None = None) -> Model:
             return model
         if extra != name:
             raise UnknownModelError(
-                f"the archive needs model {name!r}, id {model_id.hex()}; {extra} is {model.name!r}, id {model.id.hex()}"
+                f"the archive needs model {name!r}, id {model_id.hex()}; "
+                f"{extra} is {model.name!r}, id {model.id.hex()}"
             )
     names = builtin_paths()
     for candidate in sorted(names, key=lambda known: known != name):

@@ -1,0 +1,1 @@
+"""Training of networks, and their export as models that code."""

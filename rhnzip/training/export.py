@@ -30,7 +30,7 @@ MIN_SAMPLE = 1 << 10
 """Fewest bytes of text to measure the range of a network's values on."""
 
 Score = Callable[[Bytes], float]
-Progress = Callable[[int, Mapping[str, float]], None]
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def load_trained(path: Path) -> Trained:
     cell, recipe, parameters = cell_of(content), content["recipe"], content["parameters"]
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
     if shapes != cell.shapes():
-        raise TrainingError(f"the checkpoint {path} is damaged: its parameters are not those of its configuration")
+        raise TrainingError(f"the checkpoint {path} is damaged: its parameters do not fit its configuration")
     done = content["step"] * recipe["lanes"] * recipe["segment"]
     return Trained(cell, parameters, recipe, tuple(content["data"]), done)
 
@@ -82,7 +82,7 @@ def quantised(trained: Trained, sample: Bytes | None) -> ExactWeights:
     if sample is None or len(sample) < MIN_SAMPLE:
         if None in trained.cell.value_scales().values():
             raise TrainingError(
-                f"the range of this network's values must be measured on text of at least {MIN_SAMPLE} bytes; "
+                f"the range of this network's values must be measured on text, at least {MIN_SAMPLE} bytes; "
                 "name a mix or a held-out text"
             )
         sample = np.zeros(0, np.uint8)
@@ -98,7 +98,7 @@ def trained_scores(trained: Trained, weights: ExactWeights, backend: Backend) ->
 
 
 def model_scores(model: Model, backend: Backend) -> dict[str, Score]:
-    """Bits per byte of a text under a model: `exact`, and `dequantised`, its int8 weights in float arithmetic."""
+    """Bits per byte of a text under a model: `exact`, and `dequantised`, its int8 weights in float."""
     folded = dequantised(model)
     cell = cast(Cell, _FoldedCell(model.cell, folded))
     return {
@@ -131,14 +131,14 @@ class _FoldedCell:
 def measure(
     scores: Mapping[str, Score],
     text: Bytes,
-    progress: Progress = lambda _bytes_done, _figures: None,
+    progress: Progress = lambda _bytes_done: None,
 ) -> dict[str, float]:
     """Bits per byte of a whole text by each score, piece after piece of `MEASURED_BYTES`.
 
     Args:
         scores: see `trained_scores` and `model_scores`.
         text: of any length above 0.
-        progress: called after each piece with the bytes done and the figures so far.
+        progress: called after each piece with the bytes done.
     """
     bits, done = dict.fromkeys(scores, 0.0), 0
     for start in range(0, len(text), MEASURED_BYTES):
@@ -146,7 +146,7 @@ def measure(
         done += len(piece)
         for name, score in scores.items():
             bits[name] += score(piece) * len(piece)
-        progress(done, {name: total / done for name, total in bits.items()})
+        progress(done)
     return {name: total / done for name, total in bits.items()}
 
 
@@ -159,7 +159,7 @@ def export_model(
     texts: Mapping[str, Bytes],
     sample: Bytes | None = None,
     description: str | None = None,
-    progress: Progress = lambda _bytes_done, _figures: None,
+    progress: Progress = lambda _bytes_done: None,
 ) -> Model:
     """Quantise a network and write its card.
 
@@ -171,7 +171,7 @@ def export_model(
         texts: held-out text by name, to measure on (the first `MEASURED_BYTES` of each).
         sample: see `quantised`; None takes the first of `texts`.
         description: one line for lists of models; None describes the network's sizes.
-        progress: called after each text with its bytes and figures.
+        progress: called after each text with the bytes measured so far.
 
     Raises:
         TrainingError: a name that is none, or see `quantised`.
@@ -183,10 +183,12 @@ def export_model(
         sample = next(iter(texts.values()), None)
     weights = quantised(trained, sample)
     scores = trained_scores(trained, weights, backend)
-    bpc = {
-        text_name: {figure: round(value, 4) for figure, value in measure(scores, text, progress).items()}
-        for text_name, text in texts.items()
-    }
+    bpc, measured = {}, 0
+    for text_name, text in texts.items():
+        figures = measure(scores, text)
+        bpc[text_name] = {figure: round(value, 4) for figure, value in figures.items()}
+        measured += len(text)
+        progress(measured)
     config = asdict(trained.cell.config)
     card = {
         "name": name,
@@ -247,15 +249,18 @@ def markdown(model: Model) -> str:
     card = model.card
     config = ", ".join(f"{key} {value}" for key, value in card["cell"].items() if key != "cell")
     recipe = ", ".join(f"{key} {value}" for key, value in card["recipe"].items())
+    sources = "".join(f"* {line}\n" for line in card["trained_on"])
     figures = "No held-out text was measured.\n"
     if card["bpc"]:
         head = "| text | float | exact |\n|---|---|---|\n"
-        rows = [f"| {text} | {bpc['float']:.4f} | {bpc['exact']:.4f} |\n" for text, bpc in card["bpc"].items()]
+        rows = (
+            f"| {text} | {bpc['float']:.4f} | {bpc['exact']:.4f} |\n" for text, bpc in card["bpc"].items()
+        )
         figures = head + "".join(rows)
     return f"""# {model.name}
 
-{card["description"]}: a model of rhnzip {card["rhnzip"]}, which predicts the next byte of a text so that a range coder
-spends few bits on it.
+{card["description"]}: a model of rhnzip {card["rhnzip"]}. It predicts the next byte of a text, and a range
+coder spends few bits on a byte that was predicted well.
 
 * model id: `{model.id.hex()}` (archives name the model by it)
 * parameters: {card["parameters"]:,}
@@ -265,21 +270,22 @@ spends few bits on it.
 
 {card["trained_bytes"]:,} bytes, drawn from:
 
-{"".join(f"* {line}" + chr(10) for line in card["trained_on"])}
+{sources}
 Recipe: {recipe}.
 
 ## Figures
 
 Bits per byte on the first {MEASURED_BYTES // 1024} KiB of each held-out text, cut into lanes of about
-{LANE_BYTES // 1024} KiB that each start knowing nothing. *Float* is the network as it was trained; *exact* has int8
-weights and the arithmetic that codes: eight divided by it is the compression ratio before the archive's headers.
+{LANE_BYTES // 1024} KiB that each start knowing nothing. *Float* is the network as it was trained; *exact*
+has int8 weights and the arithmetic that codes: eight divided by it is the compression ratio before the
+archive's headers.
 
 {figures}
 ## Intended use and limits
 
-* Made for lossless compression with rhnzip of text like what it was trained on. Any bytes can be coded; what is
-  unlike the training text (binary data above all) shrinks little or is stored as it is.
+* Made for lossless compression with rhnzip of text like what it was trained on. Any bytes can be coded;
+  what is unlike the training text (binary data above all) shrinks little or is stored as it is.
 * An archive can be decoded only with this very model. Keep the file as long as the archives.
-* The probabilities repeat what is frequent in the training text, its errors and prejudices included. They are a means
-  to spend fewer bits and nothing else: the model is not made to write, to judge or to answer.
+* The probabilities repeat what is frequent in the training text, its errors and prejudices included. They
+  are a means to spend fewer bits and nothing else: the model is not made to write, to judge or to answer.
 """

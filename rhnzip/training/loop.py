@@ -35,7 +35,7 @@ LOG_FIELDS = ("bytes", "seconds", "rate", "train_bpc", "gradient_norm")
 
 @dataclass(frozen=True)
 class Report:
-    """One line of progress: bytes trained, bits per byte since the last line, speed, validation if just made."""
+    """One line of progress: bytes trained, bits per byte since the last, speed, validation if just made."""
 
     bytes_done: int
     bpc: float
@@ -46,8 +46,8 @@ class Report:
 class Trainer:
     """Owns parameters, optimiser state and position; `run` advances them, `save` and `load` keep them.
 
-    A run resumed from a checkpoint takes the same next step as one that was never stopped: positions, masks and
-    resets are functions of the step number and the recipe's seed.
+    A run resumed from a checkpoint takes the same next step as one that was never stopped: positions, masks
+    and resets are functions of the step number and the recipe's seed.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Trainer:
             recipe: how to train it.
             mix: on what.
             device: torch's name of where to compute.
-            dtype: type of the matrix products; None takes bfloat16 where the device multiplies it in hardware.
+            dtype: type of the matrix products; None takes bfloat16 where the device has it in hardware.
 
         Raises:
             TrainingError: the text is too short or uses bytes outside the network's vocabulary, or there is
@@ -78,8 +78,8 @@ class Trainer:
         self.segments_per_epoch = (self.text.shape[1] - 1) // recipe.segment
         if self.segments_per_epoch < 1:
             raise TrainingError(
-                f"{len(mix.train):,} bytes of training text are less than one segment of {recipe.segment} bytes in "
-                f"each of {recipe.lanes} lanes; give more text, or fewer lanes or a shorter segment"
+                f"{len(mix.train):,} bytes of training text are less than one segment of {recipe.segment} "
+                f"bytes in each of {recipe.lanes} lanes; give more text, fewer lanes or a shorter segment"
             )
         for text in (mix.train, *mix.valid.values()):
             if text.max() >= cell.config.vocabulary:
@@ -273,13 +273,10 @@ class Trainer:
                 if value != theirs.get(name)
             ]
             if different:
-                raise TrainingError(
-                    f"{path} is of another run: its {key} differs in {', '.join(different)}"
-                )
-        if content["data"] != list(self.mix.description):
-            raise TrainingError(
-                f"{path} is of another run: it was trained on {content['data']}, not {list(self.mix.description)}"
-            )
+                raise TrainingError(f"{path} is of another run: its {key} differs in {', '.join(different)}")
+        text = list(self.mix.description)
+        if content["data"] != text:
+            raise TrainingError(f"{path} is of another run: it was trained on {content['data']}, not {text}")
         try:
             with torch.no_grad():
                 for name, value in self.parameters.items():
@@ -322,7 +319,16 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         raise TrainingError(f"{path} is not a checkpoint of rhnzip")
     if content["format"] != CHECKPOINT_FORMAT:
         raise TrainingError(f"{path} has checkpoint format {content['format']}, not {CHECKPOINT_FORMAT}")
-    missing = {"config", "recipe", "data", "step", "seconds", "parameters", "optimizer", "state"} - content.keys()
+    missing = {
+        "config",
+        "recipe",
+        "data",
+        "step",
+        "seconds",
+        "parameters",
+        "optimizer",
+        "state",
+    } - content.keys()
     if missing:
         raise TrainingError(f"the checkpoint {path} is damaged: it has no {', '.join(sorted(missing))}")
     return content

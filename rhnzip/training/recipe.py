@@ -1,4 +1,4 @@
-"""What a training run does, in one frozen dataclass; the whole of it is stored in checkpoints and model files."""
+"""What a training run does, in one frozen dataclass; all of it is stored in checkpoints and model files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Recipe:
     Attributes:
         optimizer: `adam`, or `sgd` as in Zilly et al. 2017.
         rate: learning rate at its peak.
-        schedule: `cosine` (warm-up, then cosine to `final_rate`) or `zilly` (constant for `decay_after` epochs,
-            then divided by `decay` at each further one).
+        schedule: `cosine` (warm-up, then cosine to `final_rate`) or `zilly` (constant for `decay_after`
+            epochs, then divided by `decay` at each further one).
         warmup: share of the run over which the rate rises linearly.
         final_rate: rate at the end of `cosine`, as a share of the peak.
         decay: divisor per epoch of `zilly`.

@@ -34,6 +34,7 @@ DATA = {
     "ge",
     "gt",
     "index",
+    "index_put_",
     "index_select",
     "le",
     "lift_fresh",
@@ -52,6 +53,7 @@ DATA = {
     "zero_",
     "zeros",
     "zeros_like",
+    "_unique2",
     "_unsafe_view",
 }
 # One IEEE operation for each element, or the choice of one of the operands.
@@ -63,7 +65,7 @@ INTEGER_ONLY = {
     "_int_mm",
     "bitwise_and",
     "floor_divide",
-    "index_add_",
+    "index_add",
     "randint",
     "rsub",
     "sum",
