@@ -175,7 +175,7 @@ def compress_stream(
         arithmetic_version=coding.ARITHMETIC_VERSION,
         flags=FLAG_LEARNING if chosen.learning else 0,
         preset=chosen.number,
-        parameters=chosen.parameters(),
+        parameters=chosen.parameters(loaded.name),
     )
     codec = coding.open_codec(
         loaded,
@@ -199,7 +199,7 @@ def compress_stream(
             reset = not (header.learning and in_step)
             if reset:
                 codec.reset()
-            update = _of_block(progress, total, len(raw), packed, packed)
+            update = _of_block(progress, total, packed, len(raw))
             payload = codec.encode(raw, block_lanes, segment, update)
             block, in_step = _pack_block(raw, payload, block_lanes, segment, reset)
         packed += _write(sink, block)
@@ -402,7 +402,7 @@ def _decode(
                 case CodedBlock() | RawBlock():
                     raw = payload
                     if isinstance(part, CodedBlock):
-                        update = _of_block(progress, total, part.raw_length, offset, reader.position)
+                        update = _of_block(progress, total, offset, part.raw_length)
                         raw = codecs.decode(header, part, payload, update)
                     digest.update(raw)
                     if sink is not None:
@@ -469,14 +469,14 @@ class _Codecs:
 
 
 def _of_block(
-    progress: Progress | None, raw_before: int, raw_length: int, packed_before: int, packed_after: int
-) -> Callable[[int], None] | None:
-    """Return what a codec tells its progress in a block to; the archive's bytes are taken to pass evenly."""
+    progress: Progress | None, raw_before: int, packed_before: int, raw_length: int
+) -> Callable[[int, int], None] | None:
+    """Return what a codec tells its progress in a block to."""
     if progress is None:
         return None
 
-    def update(done: int) -> None:
-        progress(raw_before + done, packed_before + (packed_after - packed_before) * done // raw_length)
+    def update(raw: int, packed: int) -> None:
+        progress(raw_before + raw, packed_before + min(packed, raw_length))  # at worst, it is stored
 
     return update
 

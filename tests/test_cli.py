@@ -40,19 +40,19 @@ class ToyCodec:
     def reset(self) -> None:
         pass
 
-    def encode(self, raw: bytes, lanes: int, segment: int, progress: Callable[[int], None] | None) -> bytes:
+    def encode(self, raw: bytes, lanes: int, segment: int, progress: Callable[[int, int], None] | None) -> bytes:
         if "TOY_SECONDS" in os.environ:
             print("running", flush=True)
             time.sleep(float(os.environ["TOY_SECONDS"]))
         if progress:
-            progress(len(raw))
+            progress(len(raw), len(raw) // 2)
         return zlib.compress(raw)
 
     def decode(
-        self, payload: bytes, length: int, lanes: int, segment: int, progress: Callable[[int], None] | None
+        self, payload: bytes, length: int, lanes: int, segment: int, progress: Callable[[int, int], None] | None
     ) -> bytes:
         if progress:
-            progress(length)
+            progress(length, length // 2)
         try:
             return zlib.decompress(payload)
         except zlib.error as error:
@@ -81,7 +81,7 @@ def toy_coding() -> ModuleType:
         learning=False,
         block_size=1 << 20,
         shape=lambda length: SimpleNamespace(lanes=1, segment=0),
-        parameters=dict,
+        parameters=lambda _model_name: {},
     )
     module.PRESETS = {"fast": fast}
     module.PARAMETER_IDS = {}

@@ -55,7 +55,7 @@ class ToyPreset:
     def shape(self, length: int) -> Shape:
         return Shape(max(1, length // 64), 3 if self.learning else 0)
 
-    def parameters(self) -> dict[int, int]:
+    def parameters(self, _model_name: str) -> dict[int, int]:
         return {1: 0x3F800000} if self.learning else {}
 
 
@@ -86,14 +86,14 @@ class ToyCodec:
             self.seen += raw
 
     def encode(
-        self, raw: bytes, lanes: int, segment: int, progress: Callable[[int], None] | None = None
+        self, raw: bytes, lanes: int, segment: int, progress: Callable[[int, int], None] | None = None
     ) -> bytes:
         assert 1 <= lanes <= min(len(raw), limits.MAX_LANES) and lanes * segment <= limits.MAX_ROWS
         coder = zlib.compressobj(wbits=-15, zdict=self.model.id + self.seen)
         payload = self._start(lanes, segment) + coder.compress(raw) + coder.flush()
         self._learn(raw)
         if progress:
-            progress(len(raw) // 2)
+            progress(len(raw) // 2, len(payload) // 2)
         return payload
 
     def decode(
@@ -102,7 +102,7 @@ class ToyCodec:
         length: int,
         lanes: int,
         segment: int,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> bytes:
         self.fault()
         start = self._start(lanes, segment)
@@ -115,7 +115,7 @@ class ToyCodec:
             raise CorruptError("nonsense in the payload") from error
         self._learn(raw)
         if progress:
-            progress(len(raw) // 2)
+            progress(len(raw) // 2, len(payload) // 2)
         return raw
 
 

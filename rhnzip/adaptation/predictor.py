@@ -1,9 +1,9 @@
 """The predictor that learns: same interface as the frozen one, one optimiser step per segment.
 
-A segment is T steps of all lanes. After its last step the gradients of its symbols flow back through it (truncated
-BPTT, the state is carried on), and every weight takes one step, before the next symbol is predicted: what `counts`
-returns at step t still depends on bytes at steps before t alone. A segment that the block's end cuts short is not
-learned from.
+A segment is T steps of all lanes. After its last step the gradients of its symbols flow back through it
+(truncated BPTT, the state is carried on), and every weight takes one step, before the next symbol is
+predicted: what `counts` returns at step t still depends on bytes at steps before t alone. A segment that the
+block's end cuts short is not learned from.
 
 Legend: B lanes, T steps of a segment, V symbols.
 """
@@ -27,7 +27,13 @@ class LearningPredictor:
     """A network over B lanes of one block; the learner it drives lives on from block to block."""
 
     def __init__(
-        self, cell: Cell, learner: Learner, parts: list[slice], steps: int, run: Callable[[Tasks], None], threads: int
+        self,
+        cell: Cell,
+        learner: Learner,
+        parts: list[slice],
+        steps: int,
+        run: Callable[[Tasks], None],
+        threads: int,
     ) -> None:
         """Start a block.
 
@@ -51,8 +57,8 @@ class LearningPredictor:
         self._step = 0
         self._counts = np.empty((lanes, SYMBOLS), np.float32)
         groups = range(len(parts))
-        self._forward_tasks = [lambda g=g: self._forward(g) for g in groups]  # type: ignore[misc]
-        self._backward_tasks = [lambda g=g: self._backward(g) for g in groups]  # type: ignore[misc]
+        self._forward_tasks = [lambda g=g: self._forward(g) for g in groups]
+        self._backward_tasks = [lambda g=g: self._backward(g) for g in groups]
 
     def _learn(self, group: int) -> None:
         part = self._parts[group]

@@ -9,6 +9,7 @@ import numpy as np
 
 from rhnzip.errors import FormatError
 from rhnzip.exact.backend import Settings
+from rhnzip.exact.constants import TINY
 
 PARAMETER_IDS = {1: "rate", 2: "boost", 3: "boost_updates", 4: "beta", 5: "decay", 6: "floor"}
 """Header ids of the settings; a learning frame stores all of them."""
@@ -21,6 +22,8 @@ RANGES = {
     "decay": (0.0, 1.0),
     "floor": (2.0**-40, 1.0),
 }
+
+_TINY_BITS = int(np.array(TINY, np.float32).view(np.uint32))
 
 
 def to_parameters(settings: Settings) -> dict[int, int]:
@@ -45,11 +48,14 @@ def from_parameters(parameters: dict[int, int]) -> Settings:
     for number, bits in parameters.items():
         name = PARAMETER_IDS.get(number)
         if name is None:
-            raise FormatError(f"the frame has parameter {number}, which this release does not know; update rhnzip")
+            raise FormatError(
+                f"the frame has parameter {number}, which this release does not know; update rhnzip"
+            )
         value = float(np.array(bits, np.uint32).view(np.float32))
         low, high = RANGES[name]
-        if not low <= value <= high:
-            raise FormatError(f"the frame's {name} is {value}, outside {low}..{high}")
+        # compared as bits: a processor that flushes subnormal numbers takes them for zero
+        if not low <= value <= high or 0 < bits & 0x7FFFFFFF < _TINY_BITS:
+            raise FormatError(f"the frame's {name} is {value}, not 0 or at least 2^-60 within {low}..{high}")
         values[name] = value
     missing = {field.name for field in fields(Settings)} - set(values)
     if missing:

@@ -17,10 +17,11 @@ from rhnzip.coding.predictor import FrozenPredictor, lane_groups
 from rhnzip.coding.workers import Workers, available_threads
 from rhnzip.errors import CorruptError, LimitError
 from rhnzip.exact.backend import Backend, Settings
-from rhnzip.models.cell import Cell
 from rhnzip.exact.weights import ExactWeights
+from rhnzip.models.cell import Cell
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, int], None]
+"""Is told the bytes done of a block, raw and coded."""
 
 FROZEN_GROUP = 16
 """Fewest lanes worth a thread of their own: below, products stream the same weights for little work."""
@@ -39,7 +40,7 @@ class BlockCodec(Protocol):
         ...
 
     def encode(self, raw: bytes, lanes: int, segment: int, progress: Progress | None = None) -> bytes:
-        """Code a block; `progress` is told the bytes done of it."""
+        """Code a block."""
         ...
 
     def decode(
@@ -86,10 +87,11 @@ class Lanes:
 
 
 def looks_random(raw: bytes) -> bool:
-    """Whether a block's bytes are so evenly spread that it is stored without being tried: encrypted, compressed.
+    """Whether a block's bytes are so evenly spread that it is stored untried: encrypted or compressed.
 
-    Pearson's statistic against equal shares, chi^2 = (256 sum c^2 - n^2) / n, is about 255 for random bytes; an order-0
-    entropy 0.01 bits below 8 adds n / 72 to it. Integers only: an archive must not depend on a machine's logarithm.
+    Pearson's statistic against equal shares, chi^2 = (256 sum c^2 - n^2) / n, is about 255 for random bytes;
+    an order-0 entropy 0.01 bits below 8 adds n / 72 to it. Integers only: an archive must not depend on a
+    machine's logarithm.
 
     >>> looks_random(bytes(range(256)) * 16), looks_random(b"even text has a shape " * 200)
     (True, False)
@@ -136,7 +138,7 @@ class _NetworkCodec:
                 encoder.encode(symbols, predictor.counts()[:active])
                 predictor.update(symbols)
                 if progress:
-                    progress(min(len(raw), (step + 1) * lanes))
+                    progress(min(len(raw), (step + 1) * lanes), encoder.size())
         return encoder.finish()
 
     def decode(
@@ -153,7 +155,8 @@ class _NetworkCodec:
                 table[step, :active] = symbols
                 predictor.update(symbols)
                 if progress:
-                    progress(min(length, (step + 1) * lanes))
+                    done = min(length, (step + 1) * lanes)
+                    progress(done, len(payload) * done // length)
         return layout.join(table)
 
 
@@ -162,7 +165,9 @@ class FrozenCodec(_NetworkCodec):
 
     learning = False
 
-    def __init__(self, cell: Cell, weights: ExactWeights, backend: Backend, threads: int | None = None) -> None:
+    def __init__(
+        self, cell: Cell, weights: ExactWeights, backend: Backend, threads: int | None = None
+    ) -> None:
         """Prepare weights; `threads` None takes all processors this process may use."""
         super().__init__(cell, backend, threads)
         self._prepared = backend.prepare(weights)
@@ -183,7 +188,12 @@ class LearningCodec(_NetworkCodec):
     learning = True
 
     def __init__(
-        self, cell: Cell, weights: ExactWeights, backend: Backend, settings: Settings, threads: int | None = None
+        self,
+        cell: Cell,
+        weights: ExactWeights,
+        backend: Backend,
+        settings: Settings,
+        threads: int | None = None,
     ) -> None:
         """Prepare weights; `threads` None takes all processors this process may use."""
         super().__init__(cell, backend, threads)

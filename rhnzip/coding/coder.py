@@ -32,7 +32,8 @@ class Encoder:
 
     def finish(self) -> bytes:
         """The stream as little-endian words."""
-        return self._coder.get_compressed().astype("<u4").tobytes()
+        words: NDArray[np.uint32] = self._coder.get_compressed()
+        return words.astype("<u4").tobytes()
 
 
 class Decoder:

@@ -47,7 +47,7 @@ class FrozenPredictor:
         ]
         self._symbols = np.full(lanes, START_SYMBOL, np.int64)
         self._counts = np.empty((lanes, SYMBOLS), np.float32)
-        self._tasks = [lambda g=g: self._step(g) for g in range(len(parts))]  # type: ignore[misc]
+        self._tasks = [lambda g=g: self._step(g) for g in range(len(parts))]
 
     def _step(self, group: int) -> None:
         ops, part = self._ops[group], self._parts[group]

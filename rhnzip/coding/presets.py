@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rhnzip.adaptation import to_parameters
+from rhnzip.errors import RhnzipError
 from rhnzip.exact.backend import Settings
+from rhnzip.models.scratch import PREFIX as SCRATCH
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Preset:
         max_lanes: most lanes in a block.
         segment: T, steps between updates of the network; 0 when it is frozen.
         settings: of the update; None when frozen.
+        scratch_settings: of the update of a network that starts from nothing; None when frozen.
         description: for `--help`.
     """
 
@@ -42,6 +45,7 @@ class Preset:
     max_lanes: int
     segment: int
     settings: Settings | None
+    scratch_settings: Settings | None
     description: str
 
     @property
@@ -49,9 +53,17 @@ class Preset:
         """Whether the network learns while it codes."""
         return self.settings is not None
 
-    def parameters(self) -> dict[int, int]:
-        """Settings of the update as the frame header stores them."""
-        return to_parameters(self.settings) if self.settings else {}
+    def parameters(self, model_name: str) -> dict[int, int]:
+        """Settings of the update as the frame header stores them.
+
+        Raises:
+            RhnzipError: a network that knows nothing, with a preset that learns nothing.
+        """
+        scratch = model_name.startswith(SCRATCH)
+        settings = self.scratch_settings if scratch else self.settings
+        if scratch and settings is None:
+            raise RhnzipError(f"{model_name} knows nothing, and preset {self.name} learns nothing; choose another preset")
+        return to_parameters(settings) if settings else {}
 
     def shape(self, length: int) -> BlockShape:
         """Lanes for a block of `length` bytes.
@@ -71,6 +83,7 @@ _ALL = (
         max_lanes=256,
         segment=0,
         settings=None,
+        scratch_settings=None,
         description="frozen network: hundreds of KB/s; independent blocks",
     ),
     Preset(
@@ -81,6 +94,7 @@ _ALL = (
         max_lanes=8,
         segment=20,
         settings=Settings(),
+        scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
         description="the network learns as it codes: over 10 KB/s",
     ),
     Preset(
@@ -91,6 +105,7 @@ _ALL = (
         max_lanes=2,
         segment=20,
         settings=Settings(rate=1e-4),
+        scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
         description="learns in smaller steps: a few KB/s",
     ),
 )

@@ -125,7 +125,10 @@ class LearningOps(ExactOps, Protocol):
 class Segment(Protocol):
     """What T steps of B lanes keep."""
 
-    groups: Sequence[LearningOps]
+    @property
+    def groups(self) -> Sequence[LearningOps]:
+        """Primitives over each group of lanes."""
+        ...
 
     def update_tasks(self, threads: int) -> list[Callable[[], None]]:
         """Tasks that together take one optimiser step; any order, any thread."""

@@ -47,23 +47,25 @@ def compiled(*, inline: bool = False) -> Callable[[Callable[..., Any]], Any]:
         if inline:
             return njit(inline="always", error_model="numpy")(function)
         # numba reads its cache folder from a global setting when the decorator runs; put it back for others.
-        before = numba.config.CACHE_DIR
+        config: Any = numba.config
+        before = config.CACHE_DIR
         try:
-            numba.config.CACHE_DIR = str(_CACHE or "")
+            config.CACHE_DIR = str(_CACHE or "")
             return njit(error_model="numpy", nogil=True, cache=_CACHE is not None)(function)
         finally:
-            numba.config.CACHE_DIR = before
+            config.CACHE_DIR = before
 
     return decorate
 
 
-@intrinsic
-def float_of_bits(_context: Any, bits: Any) -> Any:
-    """The float32 with these bits (int32): a reinterpretation, no arithmetic."""
-
+def _float_of_bits(_context: Any, bits: Any) -> Any:
     def code(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
         from llvmlite import ir
 
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.int32), code
+
+
+float_of_bits: Any = intrinsic(_float_of_bits)
+"""The float32 with these bits (int32): a reinterpretation, no arithmetic."""

@@ -108,6 +108,8 @@ class FloatOps:
             self._weights = {name: w.to(dtype) for name, w in linears.items()}
             self._rows = self._tables
         self._deferred: dict[str, _Deferred] = {}
+        # Tells autograd that fused results have gradients even where the state they start from has none.
+        self._live = torch.zeros((), requires_grad=any(w.requires_grad for w in linears.values()))
 
     def rows(self, name: str, index: Tensor | None = None) -> Rows:
         """Rows of table `name`: one per lane by `index` (int64, shape (B,)), or its single row for all lanes.
@@ -152,7 +154,8 @@ class FloatOps:
         The product has N = 2H columns, h before t. `s` and the result have shape (B, H).
         """
         if self.fused and rows.values is None:
-            result: Tensor = _FusedHighway.apply(product.x, s, self, product.name, rows)
+            apply: Any = _FusedHighway.apply
+            result: Tensor = apply(product.x, s, self._live, self, product.name, rows)
             return result
         a = self.output(product, rows)
         units = s.shape[-1]
@@ -195,7 +198,9 @@ class _FusedHighway(torch.autograd.Function):
     """Coupled highway update on a CPU: one product and one kernel each way."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, s: Tensor, ops: FloatOps, name: str, rows: Rows) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, s: Tensor, _live: Tensor, ops: FloatOps, name: str, rows: Rows
+    ) -> Tensor:
         from rhnzip.exact.floating_kernels import highway_forward, narrow
 
         record = ops._deferred.setdefault(name, _Deferred(rows.name))
@@ -203,7 +208,7 @@ class _FusedHighway(torch.autograd.Function):
         x = narrow(x.detach(), ops.dtype)
         a = x @ ops._weights[name]
         s_new, h, t = highway_forward(a, ops._rows[rows.name], rows.index, s.detach())
-        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+        if any(ctx.needs_input_grad):
             record.inputs.append(x)
             if rows.index is not None:
                 record.indices.append(rows.index)
@@ -221,5 +226,5 @@ class _FusedHighway(torch.autograd.Function):
         ops._deferred[ctx.name].gradients.append(da)
         dx = da @ ops._weights[ctx.name].t()
         if ctx.one_input:  # no dropout between state and product: one sum instead of two tensors
-            return None, widen_add(dx, ds), None, None, None
-        return widen_add(dx, torch.zeros_like(ds)), ds, None, None, None
+            return None, widen_add(dx, ds), None, None, None, None
+        return widen_add(dx, torch.zeros_like(ds)), ds, None, None, None, None

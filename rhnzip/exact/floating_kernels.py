@@ -22,8 +22,7 @@ _ONE = np.float32(1.0)
 _HALF = np.float32(0.5)
 
 
-@intrinsic
-def _as_float(_context: Any, bits: Any) -> Any:
+def _bits_to_float(_context: Any, bits: Any) -> Any:
     def code(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
         from llvmlite import ir
 
@@ -32,14 +31,17 @@ def _as_float(_context: Any, bits: Any) -> Any:
     return types.float32(types.uint32), code
 
 
-@intrinsic
-def _as_bits(_context: Any, value: Any) -> Any:
+def _float_to_bits(_context: Any, value: Any) -> Any:
     def code(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
         from llvmlite import ir
 
         return builder.bitcast(args[0], ir.IntType(32))
 
     return types.uint32(types.float32), code
+
+
+_as_float: Any = intrinsic(_bits_to_float)
+_as_bits: Any = intrinsic(_float_to_bits)
 
 
 @njit(inline="always", fastmath=True)

@@ -1,9 +1,10 @@
 """Learning on the CPU backend: a tape of exact vector-Jacobian products, and the update of int8 weights.
 
-A segment is T steps of B lanes. Going forward, the primitives keep what their gradients need; going back, the tape runs
-in reverse program order and adds contributions in that order. Lanes stay apart until the very end: gradients towards
-inputs are quantised per lane, so groups of lanes may run on different threads. The gradient of a weight is then one int8
-product over all rows of the segment, quantised per column, so ranges of columns may run on different threads.
+A segment is T steps of B lanes. Going forward, the primitives keep what their gradients need; going back, the
+tape runs in reverse program order and adds contributions in that order. Lanes stay apart until the very end:
+gradients towards inputs are quantised per lane, so groups of lanes may run on different threads. The gradient
+of a weight is then one int8 product over all rows of the segment, quantised per column, so ranges of columns
+may run on different threads.
 
 Legend: B lanes, T steps, R = T B rows of a segment, K inner size, N outputs of a linear map.
 """
@@ -11,6 +12,7 @@ Legend: B lanes, T steps, R = T B rows of a segment, K inner size, N outputs of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,9 @@ class CpuLearner(CpuPrepared):
         for name, linear in self._initial.linears.items():
             self.stored[name][:] = self.anchors[name]
             self.column_scales[name][:] = linear.scale
-            np.multiply(self.anchors[name].astype(np.float32), self.anchor_scales[name][:, None], out=self.theta[name])
+            np.multiply(
+                self.anchors[name].astype(np.float32), self.anchor_scales[name][:, None], out=self.theta[name]
+            )
             self.moments[name][:] = 0
         for name, table in self.tables.items():
             table[:] = self.anchors[name]
@@ -99,41 +103,62 @@ class CpuSegment:
         """Tasks that together take one step on all weights; any order, any thread."""
         self.learner.updates += 1
         numbers = update_numbers(self.learner.settings, self.learner.updates)
-        pieces: list[list[Task]] = [[] for _ in range(threads)]
-        for name, use in self.uses.items():
-            gradients = use.gradients.reshape(self.steps * self.lanes, -1)
-            columns = gradients.shape[1]
-            q = torch.empty(columns, len(gradients), dtype=torch.int8)
-            scale = np.empty(columns, np.float32)
-            index = use.index.reshape(-1)
-            touched = np.unique(index)
-            for g in range(threads):
-                part = slice(columns * g // threads, columns * (g + 1) // threads)
-                pieces[g].append(lambda a=(name, use, gradients, q, scale, index, touched, part, numbers): self._update(*a))
+        updates = [_Update(self.learner, name, use, numbers) for name, use in self.uses.items()]
 
-        def run(tasks: list[Task]) -> Task:
-            return lambda: [task() for task in tasks] and None
+        def task(part: int) -> None:
+            for update in updates:
+                update.run(update.columns * part // threads, update.columns * (part + 1) // threads)
 
-        return [run(tasks) for tasks in pieces]
+        return [partial(task, part) for part in range(threads)]
 
-    def _update(
-        self, name: str, use: _Use, gradients: Float, q: Tensor, scale: Float,
-        index: NDArray[np.int64], touched: NDArray[np.int64], part: slice, numbers: Float,
-    ) -> None:
-        learner, start, stop = self.learner, part.start, part.stop
-        q_array = q.numpy()
-        kernels.quantise_columns(gradients, start, stop, q_array, scale)
-        inputs = use.inputs.view(len(gradients), -1)
-        dw = multiply(q[part], inputs).numpy()
-        table = learner.tables[use.table]
+
+class _Update:
+    """One step on a linear map and the table it goes with; ranges of columns may run on different threads."""
+
+    def __init__(self, learner: CpuLearner, name: str, use: _Use, numbers: Float) -> None:
+        self._learner, self._name, self._table, self._numbers = learner, name, use.table, numbers
+        self._inputs = use.inputs.flatten(0, 1)
+        self._gradients = use.gradients.reshape(len(self._inputs), -1)
+        self._index = use.index.reshape(-1)
+        self._touched = np.unique(self._index)
+        self.columns = self._gradients.shape[1]
+        self._q = torch.empty(self.columns, len(self._inputs), dtype=torch.int8)
+        self._scale = np.empty(self.columns, np.float32)
+
+    def run(self, start: int, stop: int) -> None:
+        """Take the step on columns start..stop."""
+        if start == stop:
+            return
+        learner, name, part = self._learner, self._name, slice(start, stop)
+        q = self._q.numpy()
+        kernels.quantise_columns(self._gradients, start, stop, q, self._scale)
+        table = learner.tables[self._table]
         kernels.update_table(
-            q_array, scale, index, touched, start, stop, table, learner.moments[use.table],
-            learner.anchors[use.table], numbers, np.empty(len(table), np.int32),
+            q,
+            self._scale,
+            self._index,
+            self._touched,
+            start,
+            stop,
+            table,
+            learner.moments[self._table],
+            learner.anchors[self._table],
+            self._numbers,
+            np.empty(len(table), np.int32),
         )
         kernels.update_linear(
-            dw, scale[part], learner.input_scales[name], learner.theta[name][part], learner.moments[name][part],
-            0, stop - start, learner.anchors[name][part], learner.anchor_scales[name][part], numbers,
-            learner.stored[name][part], learner.column_scales[name][part],
+            multiply(self._q[part], self._inputs).numpy(),
+            self._scale[part],
+            learner.input_scales[name],
+            learner.theta[name][part],
+            learner.moments[name][part],
+            0,
+            stop - start,
+            learner.anchors[name][part],
+            learner.anchor_scales[name][part],
+            self._numbers,
+            learner.stored[name][part],
+            learner.column_scales[name][part],
         )
 
 

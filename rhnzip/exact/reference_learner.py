@@ -1,4 +1,4 @@
-"""Learning on the reference backend: the same tape and update as `learner`, spelled out in plain torch operations.
+"""Learning on the reference backend: the tape and update of `learner`, spelled out in plain torch operations.
 
 Legend: B lanes, T steps, R = T B rows of a segment, K inner size, N outputs of a linear map.
 """
@@ -160,7 +160,8 @@ class ReferenceLearningOps(ReferenceOps):
         """Highway update with its own carry gate."""
         use, a = self._affine_kept(product, rows)
         units, step = s.floats.shape[1], self._step
-        h, t, c = self._tanh(a[:, :units]), self._sigmoid(a[:, units : 2 * units]), self._sigmoid(a[:, 2 * units :])
+        h, t = self._tanh(a[:, :units]), self._sigmoid(a[:, units : 2 * units])
+        c = self._sigmoid(a[:, 2 * units :])
         out = self._kept(h * t + s.floats * c, scale)
 
         def back() -> None:
@@ -208,7 +209,8 @@ class ReferenceLearningOps(ReferenceOps):
         """Tell the symbols that the last counts were for; lanes from `active` on have ended."""
         product, use, counts = self._pending
         device, step = self._prepared.device, self._step
-        chosen = torch.from_numpy(symbols.copy()).to(device)[:, None] == torch.arange(counts.shape[1], device=device)
+        alphabet = torch.arange(counts.shape[1], device=device)
+        chosen = torch.from_numpy(symbols.copy()).to(device)[:, None] == alphabet
         da = (counts + self._c["ONE"]) * self._unit - torch.where(chosen, self._c["ONE"], self._c["ZERO"])
         ended = torch.arange(self.lanes, device=device)[:, None] >= active
         da = torch.where(ended, self._c["ZERO"], da)

@@ -85,15 +85,19 @@ def _check_floats(name: str, values: Float) -> None:
 def quantise(weight: Float, value_scale: float) -> Linear:
     """Quantise a float weight (K, N) per output column: scale = absmax / 127, q = round(w / scale), ties to even.
 
+    Columns whose scales would fall below 2^-60 become zero. What is not finite is left for `check` to refuse.
+
     >>> linear = quantise(np.array([[1.0, 0.0], [-0.5, 0.0]], np.float32), 127.0)
     >>> linear.weight.tolist(), float(linear.scale[1])
     ([[127, 0], [-64, 0]], 0.0)
     """
     limit = np.float32(INT8_MAX)
+    tiny, value = np.float32(TINY), np.float32(value_scale)
     absmax = np.abs(weight).max(axis=0)
-    absmax = np.where(absmax < np.float32(TINY), np.float32(0), absmax)
     column = absmax / limit
+    column = np.where((absmax < tiny) | (column / value < tiny), np.float32(0), column)
     divisor = np.where(column > 0, column, np.float32(1))
-    q = np.where(column > 0, np.rint(weight / divisor), np.float32(0))
-    q = np.clip(q, -limit, limit).astype(np.int8)
-    return Linear(q, (column / np.float32(value_scale)).astype(np.float32))
+    with np.errstate(invalid="ignore"):
+        q = np.where(column > 0, np.rint(weight / divisor), np.float32(0))
+        q = np.clip(q, -limit, limit).astype(np.int8)
+    return Linear(q, (column / value).astype(np.float32))

@@ -10,6 +10,8 @@ from pathlib import Path
 from rhnzip.errors import UnknownModelError
 from rhnzip.models.cell import parameter_count
 from rhnzip.models.modelfile import Model, load_model_file
+from rhnzip.models.scratch import PREFIX as SCRATCH
+from rhnzip.models.scratch import scratch_model
 
 DEFAULT_MODEL = "rhn-4m"
 
@@ -66,13 +68,15 @@ def available() -> list[ModelCard]:
 
 
 def load_model(name: str | None = None) -> Model:
-    """A built-in model by name (None: the default), or any model by the path of its file.
+    """A built-in model by name (None: the default), a model file by its path, or a drawn one (`scratch:...`).
 
     Raises:
         UnknownModelError: no such name or file.
         ModelError: the file is refused.
     """
     name = name or DEFAULT_MODEL
+    if name.startswith(SCRATCH):
+        return scratch_model(name)
     if name in builtin_paths():
         return _builtin(name)
     if Path(name).is_file():
@@ -101,6 +105,8 @@ def find_model(model_id: bytes, name: str, extra: str | None = None) -> Model:
                 f"the archive needs model {name!r}, id {model_id.hex()}; "
                 f"{extra} is {model.name!r}, id {model.id.hex()}"
             )
+    if name.startswith(SCRATCH) and scratch_model(name).id == model_id:
+        return scratch_model(name)
     names = builtin_paths()
     for candidate in sorted(names, key=lambda known: known != name):
         if _builtin(candidate).id == model_id:

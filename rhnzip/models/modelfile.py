@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rhnzip.errors import ModelError
+from rhnzip.exact.constants import SYMBOLS
 from rhnzip.exact.weights import ExactWeights, Linear
 from rhnzip.models.cell import Cell, Folded
 from rhnzip.models.registry import make_cell
@@ -106,13 +107,15 @@ def load_model_file(path: Path) -> Model:
         name = metadata["name"]
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read as a model file: {error}") from error
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ModelError(f"{path}: damaged metadata: {error!r}") from error
     if not (isinstance(config, dict) and isinstance(card, dict)):
         raise ModelError(f"{path}: config and card must be JSON objects")
     if not 1 <= len(name.encode()) <= MAX_NAME or not name.isprintable():
         raise ModelError(f"{path}: the model's name must be 1 to {MAX_NAME} printable bytes")
     cell = make_cell(config)
+    if cell.config.vocabulary != SYMBOLS:
+        raise ModelError(f"{path}: a vocabulary of {cell.config.vocabulary}; coding needs {SYMBOLS}")
     model = Model(name, cell, _weights(path, cell, tensors), card)
     model.weights.check()
     return model

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rhnzip.errors import ModelError
 from rhnzip.exact.constants import INT8_MAX, TINY
 from rhnzip.exact.floating import FloatOps
 from rhnzip.exact.weights import ExactWeights, Float, quantise
@@ -19,7 +20,7 @@ def exact_weights(cell: Cell, parameters: Mapping[str, Tensor], sample: Bytes) -
     """Quantise a trained network; `sample` text measures the values whose range the cell does not know.
 
     Raises:
-        ModelError: parameters that are not finite, or too large.
+        ModelError: parameters that are not finite, or too large; no sample where one is needed.
     """
     with torch.no_grad():
         folded = cell.fold({name: value.detach().cpu().float() for name, value in parameters.items()})
@@ -45,7 +46,14 @@ def _kept(x: Float) -> Float:
 
 @torch.no_grad()
 def measured_ranges(cell: Cell, folded: Folded, sample: Bytes, lanes: int = 16) -> dict[str, float]:
-    """Largest magnitude of each named value on `sample`, in float."""
+    """Largest magnitude of each named value on `sample`, in float.
+
+    Raises:
+        ModelError: the sample is empty.
+    """
+    if not len(sample):
+        raise ModelError("the ranges of the network's values cannot be measured without a sample of text")
+    lanes = min(lanes, len(sample))
     data = torch.from_numpy(in_lanes(sample, lanes)[:, :2048].T.astype(np.int64))
     ranges: dict[str, float] = {}
     ops = FloatOps(folded.linears, folded.tables, fused=False, ranges=ranges)

@@ -19,14 +19,14 @@ def make_cell(config: dict[str, Any]) -> Cell:
         ModelError: unknown kind, or a field that is missing, unknown or of the wrong type.
     """
     kind = config.get("cell")
-    if kind not in CELLS:
+    if not isinstance(kind, str) or kind not in CELLS:
         raise ModelError(f"unknown cell {kind!r}; this release has: {', '.join(CELLS)}")
     config_class, cell_class = CELLS[kind]
     known = {field.name: field for field in fields(config_class)}
     for name, value in config.items():
         if name not in known:
             raise ModelError(f"{kind}: unknown setting {name!r}")
-        expected = {"int": int, "float": (int, float), "bool": bool, "str": str}[str(known[name].type)]
+        expected: Any = {"int": int, "float": (int, float), "bool": bool, "str": str}[str(known[name].type)]
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise ModelError(f"{kind}: setting {name!r} is {value!r}, not of type {known[name].type}")
         if expected is int and not 1 <= value <= 1 << 16:

@@ -200,18 +200,11 @@ def train(
                 progress=progress,
                 stop=lambda: ended_by() > 0,
             )
-        if trainer.bytes_done < recipe.total_bytes:
-            again = [
-                "rhnzip",
-                "train",
-                text,
-                "-o",
-                directory,
-                "--resume",
-                *(["--name", name] if name else []),
-            ]
-            click.echo(f"rhnzip: stopped and saved; to continue: {shlex.join(again)}", err=True)
-            click.get_current_context().exit(128 + ended_by())
+    if trainer.bytes_done < recipe.total_bytes:
+        again = shlex.join(["rhnzip", "train", text, "-o", directory, "--resume"])
+        again += f" --name {model_name}" if name else ""
+        click.echo(f"rhnzip: stopped and saved; to continue: {again}", err=True)
+        click.get_current_context().exit(128 + ended_by())
     _export(checkpoint, folder / f"{model_name}.safetensors", model_name, mix.valid, mix.train, None)
 
 
@@ -243,9 +236,11 @@ def export(
     Its figures are bits per byte on the first 256 KiB of each held-out text.
     """
     from rhnzip.training.data import load_data, load_text
+    from rhnzip.training.export import check_path
     from rhnzip.training.loop import read_checkpoint, recipe_of
 
     target = Path(path)
+    check_path(target)
     for taken in (target, target.with_suffix(".md")):
         if taken.exists() and not force:
             raise TrainingError(f"{taken} already exists; -f overwrites it")
@@ -284,7 +279,8 @@ def evaluate(model: str, files: tuple[str, ...], limit: int | None, as_json: boo
     identity: dict[str, str | None]
     if model.endswith(CHECKPOINT_SUFFIX):
         trained = exporting.load_trained(Path(model))
-        weights = exporting.quantised(trained, load_text(Path(files[0]))[: exporting.MEASURED_BYTES])
+        sample = load_text(Path(files[0])) if exporting.needs_sample(trained.cell) else None
+        weights = exporting.quantised(trained, sample)
         scores = exporting.trained_scores(trained, weights, backend)
         identity = {"model": model, "id": None}
     else:

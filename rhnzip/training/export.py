@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from rhnzip.errors import TrainingError
@@ -79,13 +80,13 @@ def quantised(trained: Trained, sample: Bytes | None) -> ExactWeights:
         TrainingError: a sample is needed, and there is none or it is too short.
         ModelError: parameters that are not finite, or too large.
     """
-    if sample is None or len(sample) < MIN_SAMPLE:
-        if None in trained.cell.value_scales().values():
-            raise TrainingError(
-                f"the range of this network's values must be measured on text, at least {MIN_SAMPLE} bytes; "
-                "name a mix or a held-out text"
-            )
+    if sample is None:
         sample = np.zeros(0, np.uint8)
+    if needs_sample(trained.cell) and len(sample) < MIN_SAMPLE:
+        raise TrainingError(
+            f"the range of this network's values must be measured on text, at least {MIN_SAMPLE} bytes; "
+            "name a mix or a held-out text"
+        )
     return exact_weights(trained.cell, trained.parameters, sample)
 
 
@@ -216,6 +217,21 @@ def check_name(name: str) -> None:
         )
 
 
+def check_path(path: Path) -> None:
+    """Refuse a model file whose name does not tell what it is.
+
+    Raises:
+        TrainingError: says how it must end.
+    """
+    if path.suffix != MODEL_SUFFIX:
+        raise TrainingError(f"the name of a model file must end in {MODEL_SUFFIX}, unlike {path}")
+
+
+def needs_sample(cell: Cell) -> bool:
+    """Whether a network must see text to be quantised, since the range of a value of it is not known."""
+    return None in cell.value_scales().values()
+
+
 def describe(config: Mapping[str, Any]) -> str:
     """One line on a network's sizes.
 
@@ -231,16 +247,17 @@ def write_model(model: Model, path: Path) -> Path:
     """Write a model file, and beside it its card as Markdown; returns the path of the card.
 
     Raises:
-        TrainingError: one of them cannot be written.
+        TrainingError: one of them cannot be written, or `path` does not end in `.safetensors`.
         ModelError: weights that the arithmetic does not cover.
     """
+    check_path(path)
     card = path.with_suffix(".md")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_model(model, path)
         card.write_text(markdown(model), "utf-8")
-    except OSError as error:
-        raise TrainingError(f"cannot write {error.filename or path}: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(f"cannot write {path} and its card: {error}") from error
     return card
 
 

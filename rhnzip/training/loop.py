@@ -28,6 +28,7 @@ from rhnzip.training.data import Mix
 from rhnzip.training.recipe import Recipe
 
 CHECKPOINT_FORMAT = 1
+CHECKPOINT_KEYS = {"config", "recipe", "data", "step", "seconds", "parameters", "optimizer", "state"}
 CHECKPOINT_NAME = "checkpoint.pt"
 LOG_NAME = "log.csv"
 LOG_FIELDS = ("bytes", "seconds", "rate", "train_bpc", "gradient_norm")
@@ -310,25 +311,19 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         TrainingError: missing, damaged, or of an unknown format.
     """
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
+        file = open(path, "rb")
     except OSError as error:
         raise TrainingError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
-    except Exception as error:  # whatever torch's unpickler meets in a damaged file
-        raise TrainingError(f"{path} is not a checkpoint, or is damaged") from error
+    with file:
+        try:
+            content = torch.load(file, map_location=device, weights_only=True)
+        except Exception as error:  # whatever torch's unpickler meets in a damaged file
+            raise TrainingError(f"{path} is not a checkpoint, or is damaged") from error
     if not isinstance(content, dict) or "format" not in content:
         raise TrainingError(f"{path} is not a checkpoint of rhnzip")
     if content["format"] != CHECKPOINT_FORMAT:
         raise TrainingError(f"{path} has checkpoint format {content['format']}, not {CHECKPOINT_FORMAT}")
-    missing = {
-        "config",
-        "recipe",
-        "data",
-        "step",
-        "seconds",
-        "parameters",
-        "optimizer",
-        "state",
-    } - content.keys()
+    missing = CHECKPOINT_KEYS - content.keys()
     if missing:
         raise TrainingError(f"the checkpoint {path} is damaged: it has no {', '.join(sorted(missing))}")
     return content
@@ -364,7 +359,8 @@ def _csv_log(directory: Path, bytes_done: int) -> Iterator[Callable[[tuple[Any, 
         if bytes_done and path.exists():
             with open(path, newline="") as old:
                 rows = list(csv.reader(old))[1:]
-            kept = [row for row in rows if row and row[0].isdigit() and int(row[0]) <= bytes_done]
+            whole = [row for row in rows if len(row) == len(LOG_FIELDS) + 1 and row[0].isdigit()]
+            kept = [row for row in whole if int(row[0]) <= bytes_done]
         file = open(path, "w", newline="")
     except OSError as error:
         raise TrainingError(f"cannot write the log {path}: {error.strerror or error}") from error
