@@ -17,5 +17,6 @@ test:
 # DATA: files to measure on
 bench:
 	$(PYTHON) benchmarks/bench_steps.py
+	$(PYTHON) benchmarks/bench_hostile.py
 	$(PYTHON) benchmarks/bench_exactness.py $(DATA)
 	$(PYTHON) benchmarks/bench_files.py $(DATA)

@@ -127,6 +127,11 @@ recipe_options = _options(
     + ".",
 )
 @click.option("--resume", is_flag=True, help="Continue the run in DIR where its checkpoint was made.")
+@click.option(
+    "--start-from",
+    metavar="CHECKPOINT",
+    help="Begin with the network that another run left; the recipe is this run's own.",
+)
 @network_options
 @recipe_options
 @click.option("--device", default="cpu", show_default=True, help="Where to compute, such as cpu or cuda.")
@@ -154,6 +159,7 @@ def train(
     name: str | None,
     preset: str | None,
     resume: bool,
+    start_from: str | None,
     device: str,
     dtype: str,
     threads: int | None,
@@ -181,15 +187,21 @@ def train(
     checkpoint = folder / CHECKPOINT_NAME
     if checkpoint.exists() and not resume:
         raise TrainingError(f"{folder} holds a run; continue it with --resume, or choose another directory")
+    if resume and start_from:
+        raise click.UsageError("--resume continues a run, --start-from begins one: give one of them")
     if threads is not None:
         torch.set_num_threads(threads)
     with _memory_errors():
         kept = read_checkpoint(checkpoint) if resume else None
         network, recipe = _plan(preset, kept, settings)
+        if start_from:
+            network = read_checkpoint(Path(start_from))["config"]
         cell, mix = make_cell(network), load_data(Path(text), recipe.seed)
         trainer = Trainer(cell, recipe, mix, device, None if dtype == "auto" else getattr(torch, dtype))
         if resume:
             trainer.load(checkpoint)
+        elif start_from:
+            trainer.start_from(Path(start_from))
         with _ending_signals() as ended_by, _train_progress(trainer, model_name) as (progress, report):
             trainer.run(
                 folder,

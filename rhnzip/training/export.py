@@ -44,6 +44,7 @@ class Trained:
         recipe: the `Recipe` it was trained by, as a dictionary.
         trained_on: one line per source of its training text.
         bytes_done: training bytes seen.
+        history: recipe, text and bytes of the runs that this one started from, the first one first.
     """
 
     cell: Cell
@@ -51,6 +52,7 @@ class Trained:
     recipe: dict[str, Any]
     trained_on: tuple[str, ...]
     bytes_done: int
+    history: tuple[dict[str, Any], ...] = ()
 
 
 def load_trained(path: Path) -> Trained:
@@ -65,8 +67,12 @@ def load_trained(path: Path) -> Trained:
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}
     if shapes != cell.shapes():
         raise TrainingError(f"the checkpoint {path} is damaged: its parameters do not fit its configuration")
-    done = content["step"] * recipe["lanes"] * recipe["segment"]
-    return Trained(cell, parameters, recipe, tuple(content["data"]), done)
+    earlier = tuple({"recipe": run["recipe"], "bytes": _bytes_of(run)} for run in content.get("history", ()))
+    return Trained(cell, parameters, recipe, tuple(content["data"]), _bytes_of(content), earlier)
+
+
+def _bytes_of(run: Mapping[str, Any]) -> int:
+    return int(run["step"] * run["recipe"]["lanes"] * run["recipe"]["segment"])
 
 
 def quantised(trained: Trained, sample: Bytes | None) -> ExactWeights:
@@ -199,6 +205,7 @@ def export_model(
         "trained_on": list(trained.trained_on),
         "trained_bytes": trained.bytes_done,
         "recipe": dict(trained.recipe),
+        "earlier_runs": list(trained.history),
         "bpc": bpc,
         "rhnzip": release,
     }
@@ -267,6 +274,12 @@ def markdown(model: Model) -> str:
     config = ", ".join(f"{key} {value}" for key, value in card["cell"].items() if key != "cell")
     recipe = ", ".join(f"{key} {value}" for key, value in card["recipe"].items())
     sources = "".join(f"* {line}\n" for line in card["trained_on"])
+    earlier = "".join(
+        f"It started from the network of a run of {run['bytes']:,} bytes: "
+        + ", ".join(f"{key} {value}" for key, value in run["recipe"].items())
+        + ".\n\n"
+        for run in reversed(card.get("earlier_runs", []))
+    )
     figures = "No held-out text was measured.\n"
     if card["bpc"]:
         head = "| text | float | exact |\n|---|---|---|\n"
@@ -290,7 +303,7 @@ coder spends few bits on a byte that was predicted well.
 {sources}
 Recipe: {recipe}.
 
-## Figures
+{earlier}## Figures
 
 Bits per byte on the first {MEASURED_BYTES // 1024} KiB of each held-out text, cut into lanes of about
 {LANE_BYTES // 1024} KiB that each start knowing nothing. *Float* is the network as it was trained; *exact*

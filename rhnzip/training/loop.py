@@ -92,6 +92,7 @@ class Trainer:
         self.optimizer = self._make_optimizer()
         self.step = 0
         self.seconds = 0.0
+        self.history: list[dict[str, Any]] = []
         self.state = self._zero_state(recipe.lanes)
 
     @property
@@ -245,6 +246,7 @@ class Trainer:
             "parameters": {name: value.detach() for name, value in self.parameters.items()},
             "optimizer": self.optimizer.state_dict(),
             "state": list(self.state),
+            "history": self.history,
         }
         try:
             with open(temporary, "wb") as file:
@@ -278,15 +280,35 @@ class Trainer:
         text = list(self.mix.description)
         if content["data"] != text:
             raise TrainingError(f"{path} is of another run: it was trained on {content['data']}, not {text}")
+        self._take_parameters(content, path)
         try:
-            with torch.no_grad():
-                for name, value in self.parameters.items():
-                    value.copy_(content["parameters"][name])
             self.optimizer.load_state_dict(content["optimizer"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise TrainingError(f"the checkpoint {path} is damaged: {error}") from error
         self.state = tuple(content["state"])
         self.step, self.seconds = content["step"], content["seconds"]
+        self.history = content.get("history", [])
+
+    def start_from(self, path: Path) -> None:
+        """Begin a run of another recipe or text with the parameters that an earlier run left.
+
+        Raises:
+            TrainingError: unreadable, or of another cell.
+        """
+        content = read_checkpoint(path, self.device)
+        if content["config"] != asdict(self.cell.config):
+            raise TrainingError(f"{path} holds a network of other sizes: {content['config']}")
+        self._take_parameters(content, path)
+        earlier = {"recipe": content["recipe"], "data": content["data"], "step": content["step"]}
+        self.history = [*content.get("history", []), earlier]
+
+    def _take_parameters(self, content: dict[str, Any], path: Path) -> None:
+        try:
+            with torch.no_grad():
+                for name, value in self.parameters.items():
+                    value.copy_(content["parameters"][name])
+        except (KeyError, RuntimeError) as error:
+            raise TrainingError(f"the checkpoint {path} is damaged: {error}") from error
 
 
 def _usable_device(name: str) -> torch.device:

@@ -248,3 +248,21 @@ def test_directory_that_cannot_be_written(make_trainer: MakeTrainer, tmp_path: P
     (tmp_path / "file").touch()
     with pytest.raises(TrainingError, match="cannot write the log"):
         make_trainer().run(tmp_path / "file", ignore)
+
+
+def test_run_that_starts_from_another_remembers_it(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    first = make_trainer()
+    for _ in range(3):
+        first.train_segment()
+    first.save(tmp_path / "first.pt")
+    second = make_trainer(rate=1e-3, seed=5)
+    second.start_from(tmp_path / "first.pt")
+    for name, value in first.parameters.items():
+        assert torch.equal(value, second.parameters[name])
+    assert second.bytes_done == 0
+    second.train_segment()
+    second.save(tmp_path / "second.pt")
+    (earlier,) = read_checkpoint(tmp_path / "second.pt")["history"]
+    assert (earlier["recipe"]["rate"], earlier["step"]) == (3e-2, 3)
+    with pytest.raises(TrainingError, match="other sizes"):
+        make_trainer(RHNConfig(units=8, depth=2, embedding=8)).start_from(tmp_path / "first.pt")
