@@ -242,6 +242,7 @@ def decompress_stream(
         FormatError: not an archive, or one that asks for what this release cannot do.
         UnknownModelError: the model is not at hand.
         BackendError: the backend or device is not available.
+        LimitError: a block needs more memory than a block may.
     """
     return _decode(source, sink, model, backend, device, threads, progress)
 
@@ -442,7 +443,7 @@ class _Codecs:
             if block.reset:
                 codec.reset()
             raw = codec.decode(payload, block.raw_length, block.lanes, block.segment, update)
-        except BackendError:  # the machine's fault, not the archive's
+        except (BackendError, LimitError):  # this machine cannot; the archive may be whole
             raise
         except RhnzipError as error:
             raise CorruptError(f"a block cannot be decoded: {error}") from error

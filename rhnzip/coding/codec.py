@@ -26,6 +26,9 @@ Progress = Callable[[int, int], None]
 FROZEN_GROUP = 16
 """Fewest lanes worth a thread of their own: below, products stream the same weights for little work."""
 
+MAX_MEMORY = 4 << 30
+"""Most bytes that a block may need to be coded; a header that asks for more is refused before they are taken."""
+
 LEARNING_GROUP = 4
 """The same when learning, where gradients triple the work of a lane."""
 
@@ -198,6 +201,11 @@ class LearningCodec(_NetworkCodec):
         """Prepare weights; `threads` None takes all processors this process may use."""
         super().__init__(cell, backend, threads)
         self._learner = backend.learner(weights, cell.inputs(), settings)
+        # a row of a segment keeps, for each product, its int8 input, int32 sums and float32 gradient; and the
+        # values between products, float32 and int8, with their gradients
+        self._row_bytes = sum(
+            10 * inner + 8 * columns for inner, columns in (x.weight.shape for x in weights.linears.values())
+        )
 
     def reset(self) -> None:
         """Forget all that was learned."""
@@ -206,5 +214,10 @@ class LearningCodec(_NetworkCodec):
     def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
         if not segment:
             raise CorruptError("a learning block without a segment length")
+        if lanes * segment * self._row_bytes > MAX_MEMORY:
+            needed = lanes * segment * self._row_bytes / (1 << 30)
+            raise LimitError(
+                f"{lanes} lanes x {segment} steps of this model would take {needed:.1f} GiB of memory to learn from"
+            )
         parts = lane_groups(lanes, self.threads, LEARNING_GROUP)
         return LearningPredictor(self._cell, self._learner, parts, segment, workers.run, self.threads)

@@ -1,7 +1,7 @@
 """The range coder: constriction's, fed with integer counts.
 
-constriction rounds float probabilities to multiples of 2^-24. Counts c >= 0 that sum to 2^24 - 256 make its internal
-scale exactly 1, and every symbol gets (c + 1) / 2^24: nothing is left to rounding.
+constriction rounds float probabilities to multiples of 2^-24. Counts c >= 0 that sum to 2^24 - 256 make its
+internal scale exactly 1, and every symbol gets (c + 1) / 2^24: nothing is left to rounding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Decoder:
             CorruptError: not a whole number of 32-bit words.
         """
         if len(payload) % 4:
-            raise CorruptError(f"a coded payload of {len(payload)} bytes is not a whole number of 32-bit words")
+            raise CorruptError(
+                f"a coded payload of {len(payload)} bytes is not a whole number of 32-bit words"
+            )
         self._coder = constriction.stream.queue.RangeDecoder(np.frombuffer(payload, "<u4").astype(np.uint32))
 
     def decode(self, counts: NDArray[np.float32]) -> NDArray[np.int32]:
@@ -58,5 +60,7 @@ class Decoder:
         try:
             symbols: NDArray[np.int32] = self._coder.decode(_CATEGORICAL, counts)
         except (AssertionError, ValueError, RuntimeError) as error:
-            raise CorruptError("the coded payload is damaged: the range coder met an impossible value") from error
+            raise CorruptError(
+                "the coded payload is damaged: the range coder met an impossible value"
+            ) from error
         return symbols

@@ -24,7 +24,7 @@ Tasks = Sequence[Callable[[], None]]
 
 
 def lane_groups(lanes: int, threads: int, smallest: int) -> list[slice]:
-    """Split lanes into at most `threads` groups of about equal size, none below `smallest` unless there is but one.
+    """Split lanes into at most `threads` groups of about equal size, each of at least `smallest` or alone.
 
     >>> lane_groups(40, 2, 16)
     [slice(0, 20, None), slice(20, 40, None)]
@@ -37,7 +37,9 @@ def lane_groups(lanes: int, threads: int, smallest: int) -> list[slice]:
 class FrozenPredictor:
     """A frozen network over B lanes, each from a zero state and the start symbol."""
 
-    def __init__(self, cell: Cell, prepared: Prepared, parts: list[slice], run: Callable[[Tasks], None]) -> None:
+    def __init__(
+        self, cell: Cell, prepared: Prepared, parts: list[slice], run: Callable[[Tasks], None]
+    ) -> None:
         """One workspace for each of `parts`, groups of lanes; `run` runs their tasks side by side."""
         lanes = parts[-1].stop
         self._cell, self._run, self._parts = cell, run, parts
@@ -62,5 +64,5 @@ class FrozenPredictor:
         return self._counts
 
     def update(self, symbols: NDArray[np.int32]) -> None:
-        """Tell the bytes that came: those of the first `len(symbols)` lanes (shorter lanes end a step early)."""
+        """Tell the bytes that came to the first `len(symbols)` lanes (shorter lanes end a step early)."""
         self._symbols[: len(symbols)] = symbols

@@ -1,7 +1,7 @@
 """Presets, and the one rule by which a block's length picks its lanes.
 
-More lanes are faster (products over many rows at once), fewer compress better (every lane starts knowing nothing).
-The header of each block stores the choice, so a decoder never needs this rule.
+More lanes are faster (products over many rows at once), fewer compress better (every lane starts knowing
+nothing). The header of each block stores the choice, so a decoder never needs this rule.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Preset:
         scratch = model_name.startswith(SCRATCH)
         settings = self.scratch_settings if scratch else self.settings
         if scratch and settings is None:
-            raise RhnzipError(f"{model_name} knows nothing, and preset {self.name} learns nothing; choose another preset")
+            raise RhnzipError(
+                f"{model_name} knows nothing, and preset {self.name} learns nothing; choose another preset"
+            )
         return to_parameters(settings) if settings else {}
 
     def shape(self, length: int) -> BlockShape:

@@ -1,7 +1,7 @@
 """Threads for groups of lanes. Lanes are independent within a step, so who computes them changes no bit.
 
-Plain threads and one queue: numba kernels and torch products release the GIL. torch's own threads are held to one
-while workers run, since two levels of threads on the same cores wait for each other.
+Plain threads and one queue: numba kernels and torch products release the GIL. torch's own threads are held to
+one while workers run, since two levels of threads on the same cores wait for each other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Workers:
             self._running.append(thread)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop the threads and give torch its own back."""
         for _ in self._running:
             self._tasks.put(None)
@@ -63,14 +65,17 @@ class Workers:
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Run all tasks and return when the last is done; the first error is raised."""
-        for task in tasks[1:]:
+        own = tasks[:1] if self._running else tasks
+        for task in tasks[len(own) :]:
             self._tasks.put(task)
         failure: BaseException | None = None
-        try:
-            tasks[0]()
-        except BaseException as error:
-            failure = error
-        for _ in tasks[1:]:
-            failure = self._done.get() or failure
+        for task in own:
+            try:
+                task()
+            except BaseException as error:
+                failure = failure or error
+        for _ in tasks[len(own) :]:
+            error_there = self._done.get()
+            failure = failure or error_there
         if failure is not None:
             raise failure

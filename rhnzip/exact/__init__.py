@@ -1,0 +1,1 @@
+"""The exact arithmetic: one interface, several backends, the same bits from each."""

@@ -1,7 +1,8 @@
 """The one interface of the exact backends, their choice, and the test each must pass before it may code.
 
-A backend prepares weights once (`Backend.prepare`) and opens a workspace per group of lanes (`Prepared.open`), whose
-`ExactOps` are the primitives that cells call. All backends give the same bits; which one runs is never recorded.
+A backend prepares weights once (`Backend.prepare`) and opens a workspace per group of lanes
+(`Prepared.open`), whose `ExactOps` are the primitives that cells call. All backends give the same bits; which
+one runs is never recorded.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ class Settings:
 
 
 def update_numbers(settings: Settings, updates: int) -> NDArray[np.float32]:
-    """(rate, beta, 1 - beta, decay, floor) of update number `updates`, from 1, each by single float32 operations.
+    """(rate, beta, 1 - beta, decay, floor) of update number `updates`, from 1, by single float32 operations.
 
-    The rate falls as rate (1 + boost k / (k + updates)); the mean square starts as a plain mean of all gradients.
+    The rate falls as rate (1 + boost k / (k + updates)); the mean square starts as a plain mean of all
+    gradients.
     """
     one, count, half = np.float32(1), np.float32(updates), np.float32(settings.boost_updates)
     rate = np.float32(settings.rate) * (one + np.float32(settings.boost) * (half / (half + count)))
@@ -90,7 +92,7 @@ class ExactOps(Protocol):
         ...
 
     def output(self, product: Any, rows: Any) -> NDArray[np.float32]:
-        """Counts of the next symbol, shape (B, V), integers that sum to 2^24 - 256 as float32, C-contiguous."""
+        """Counts of the next symbol, shape (B, V), integers as float32 that sum to 2^24 - 256."""
         ...
 
     def floats(self, x: Any) -> NDArray[np.float32]:
@@ -167,7 +169,7 @@ BACKENDS = ("numba", "reference")
 ENVIRONMENT = "RHNZIP_BACKEND"
 
 KNOWN_ANSWER = "5aa4cb3cf6462c4c"
-"""First 16 hex digits of the SHA-256 of the known-answer run; every backend on every machine must give them."""
+"""First 16 hex digits of the SHA-256 of the known-answer run; every backend must give them everywhere."""
 
 _passed: set[tuple[str, str]] = set()
 
@@ -176,8 +178,8 @@ def get_backend(name: str | None = None, device: str = "cpu") -> Backend:
     """Choose, build and test a backend.
 
     Args:
-        name: `numba` (CPU kernels) or `reference` (plain torch, any device); None takes $RHNZIP_BACKEND, else numba
-            on the CPU and the reference elsewhere.
+        name: `numba` (CPU kernels) or `reference` (plain torch, any device); None takes $RHNZIP_BACKEND, else
+            numba on the CPU and the reference elsewhere.
         device: torch's name of the device.
 
     Raises:
@@ -189,7 +191,9 @@ def get_backend(name: str | None = None, device: str = "cpu") -> Backend:
     backend: Backend
     if name == "numba":
         if device != "cpu":
-            raise BackendError(f"the numba backend runs on the cpu, not on {device!r}; use --backend reference")
+            raise BackendError(
+                f"the numba backend runs on the cpu, not on {device!r}; use --backend reference"
+            )
         from rhnzip.exact.cpu import CpuBackend
 
         backend = CpuBackend()
@@ -201,15 +205,16 @@ def get_backend(name: str | None = None, device: str = "cpu") -> Backend:
         answer = known_answer(backend)
         if answer != KNOWN_ANSWER:
             raise BackendError(
-                f"backend {backend.name} on {backend.device} computes wrong bits here ({answer}, not {KNOWN_ANSWER}): "
-                "it cannot be used; try --backend reference, and please report this machine"
+                f"backend {backend.name} on {backend.device} computes wrong bits here "
+                f"({answer}, not {KNOWN_ANSWER}): it cannot be used; try --backend reference, "
+                "and please report this machine"
             )
         _passed.add((backend.name, backend.device))
     return backend
 
 
 def known_answer(backend: Backend) -> str:
-    """Run small networks at the extremes of the arithmetic through every primitive; digest all of their bits."""
+    """Run small networks at the extremes of the arithmetic through every primitive; digest all their bits."""
     digest = hashlib.sha256()
     for units, lanes, gain in ((24, 5, 0.02), (1056, 17, 8.0)):
         weights = _extreme_weights(units, gain)
@@ -252,7 +257,7 @@ def _known_step(ops: ExactOps, s: Any, symbols: NDArray[np.int64]) -> tuple[Any,
 
 
 def _extreme_weights(units: int, gain: float) -> ExactWeights:
-    """Weights from the integer generator, with whole columns at +-127, zero scales and tables down to 2^-60."""
+    """Weights from the integer generator: whole columns at +-127, zero scales, tables down to 2^-60."""
     linears, tables = {}, {}
     for name, columns in (("a", 2 * units), ("u", 3 * units), ("output", 256)):
         weight = uniform_int8(f"known-answer {name}", units * columns).reshape(units, columns)
@@ -265,7 +270,8 @@ def _extreme_weights(units: int, gain: float) -> ExactWeights:
         ("bias", 1, 3 * units),
         ("output_bias", 1, 256),
     ):
-        table = (uniform_unit(f"known-answer {name}", rows * columns) - np.float32(0.5)) * np.float32(8 * gain)
+        unit = uniform_unit(f"known-answer {name}", rows * columns)
+        table = (unit - np.float32(0.5)) * np.float32(8 * gain)
         table[:2] = np.float32(2.0**-60), np.float32(-(2.0**20))
         tables[name] = table.reshape(rows, columns)
     return ExactWeights(linears, tables, {"state": 127.0, "wide": 21.5})

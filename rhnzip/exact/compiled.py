@@ -1,8 +1,9 @@
 """How kernels are compiled: the only place that calls numba's `njit` for the coding path.
 
-`fastmath` stays off (numba then contracts and reorders nothing), division follows IEEE (`error_model="numpy"`), the
-GIL is released. Compiled code is kept in the user's cache under a hash of the kernel sources: numba's own cache does
-not notice when a helper in another file changes. Without a writable cache, kernels compile anew in each process.
+`fastmath` stays off (numba then contracts and reorders nothing), division follows IEEE
+(`error_model="numpy"`), the GIL is released. Compiled code is kept in the user's cache under a hash of the
+kernel sources: numba's own cache does not notice when a helper in another file changes. Without a writable
+cache, kernels compile anew in each process.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ SOURCES = ("constants.py", "compiled.py", "kernels.py")
 
 
 def cache_directory() -> Path | None:
-    """Folder for compiled kernels: $RHNZIP_CACHE_DIR or the user's cache; None where nothing can be written."""
+    """Folder for compiled kernels: $RHNZIP_CACHE_DIR or the user's cache; None if it cannot be written to."""
     base = os.environ.get("RHNZIP_CACHE_DIR")
-    root = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "rhnzip"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    root = Path(base) if base else Path(cache) / "rhnzip"
     digest = hashlib.sha256(numba.__version__.encode())
     for name in SOURCES:
         digest.update((Path(__file__).parent / name).read_bytes())

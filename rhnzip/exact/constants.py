@@ -1,7 +1,7 @@
 """Numbers that define the arithmetic; changing one of them changes every archive.
 
-The arithmetic is version `ARITHMETIC_VERSION` (docs/exactness.md). Version 0 makes no promise yet: archives of
-version 0 decode with the release that wrote them.
+The arithmetic is version `ARITHMETIC_VERSION` (docs/exactness.md). Version 0 makes no promise yet: archives
+of version 0 decode with the release that wrote them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ INT8_MAX = 127
 MAX_INNER = 1 << 17
 """Largest inner dimension K of an int8 product: 127 * 127 * 2^17 < 2^31."""
 
-# tanh(x) = x * P(x^2) / Q(x^2) for |x| <= 6, minimax fit by iteratively reweighted least squares; the argument
-# is clamped outside. Largest error 6.6e-6 inside, 1.5e-5 beyond; |result| < 1 everywhere.
+# tanh(x) = x * P(x^2) / Q(x^2) for |x| <= 6, minimax fit by iteratively reweighted least squares; the
+# argument is clamped outside. Largest error 6.6e-6 inside, 1.5e-5 beyond; |result| < 1 everywhere.
 TANH_LIMIT = 6.0
 TANH_P = (0.9999711513519287, 0.11447270959615707, 0.0014955527149140835)
 TANH_Q = (0.44771409034729004, 0.01748739928007126, 5.518598118214868e-05)
@@ -40,9 +40,10 @@ EXP_BITS = 28
 
 
 def exp2_table() -> list[int]:
-    """Return round(2^(EXP_BITS - i / 2^LOGIT_FRACTION)) for i in [0, 2^LOGIT_FRACTION), by integer square roots.
+    """Return round(2^(EXP_BITS - i / 2^LOGIT_FRACTION)) for all i below 2^LOGIT_FRACTION.
 
-    Floating-point library functions differ between machines; integer arithmetic does not.
+    Integer square roots make them: floating-point library functions differ between machines, integer
+    arithmetic does not.
 
     >>> table = exp2_table()
     >>> table[0] == 1 << 28, table[512] == round(2**27.5), len(table)

@@ -24,7 +24,7 @@ _CPU = torch.device("cpu")
 
 @dataclass
 class Value:
-    """Float32 content, (B, width), and its int8 form, which numpy and torch both see; its gradient when learning."""
+    """Float32 content, (B, width), and its int8 form, seen by numpy and torch; its gradient when learning."""
 
     floats: Float
     int8: NDArray[np.int8]
@@ -83,7 +83,7 @@ class CpuPrepared:
 
 
 class CpuOps:
-    """Primitives over one group of lanes. Buffers alternate between odd and even steps, so nothing is allocated."""
+    """Primitives over one group of lanes. Buffers alternate between steps, so that nothing is allocated."""
 
     def __init__(self, prepared: CpuPrepared, lanes: int) -> None:
         """Test the products at this number of lanes and allocate."""

@@ -2,9 +2,9 @@
 
 Legend: B lanes, T steps, K inner size of a linear map, N its outputs, H units, V symbols.
 
-Two implementations of the same pointwise functions live here. Plain torch operations run on any device. On a CPU,
-`highway` goes through one fused kernel each way, and the gradients of weights are collected and computed with
-one large product per segment instead of one small product per step: about three times faster end to end.
+Two implementations of the same pointwise functions live here. Plain torch operations run on any device. On a
+CPU, `highway` goes through one fused kernel each way, and the gradients of weights are collected and computed
+with one large product per segment instead of one small product per step: about three times faster end to end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def native_dtype(device: torch.device) -> torch.dtype:
     """Return bfloat16 where the device multiplies it in hardware, else float32."""
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported() and "avx512" in torch.backends.cpu.get_cpu_capability().lower()
+    has_bf16 = (
+        torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        and "avx512" in torch.backends.cpu.get_cpu_capability().lower()
+    )
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
@@ -114,7 +117,8 @@ class FloatOps:
     def rows(self, name: str, index: Tensor | None = None) -> Rows:
         """Rows of table `name`: one per lane by `index` (int64, shape (B,)), or its single row for all lanes.
 
-        A float `index`, shape (B, N), is taken as the rows themselves (computed beforehand, under input dropout).
+        A float `index`, shape (B, N), is taken as the rows themselves (computed beforehand, under input
+        dropout).
         """
         if index is not None and index.is_floating_point():
             return Rows(name, values=index)
@@ -163,7 +167,7 @@ class FloatOps:
         return self._observe(scale, (h - s) * t + s)
 
     def highway_uncoupled(self, product: Product, rows: Rows, s: Tensor, scale: str) -> Tensor:
-        """Highway update with a carry gate of its own: h t + s c (Zilly et al. 2017, eq. 6); N = 3H: h, t, c."""
+        """Highway update with its own carry gate: h t + s c (Zilly et al. 2017, eq. 6); N = 3H: h, t, c."""
         a = self.output(product, rows)
         units = s.shape[-1]
         h, t, c = tanh(a[:, :units]), sigmoid(a[:, units : 2 * units]), sigmoid(a[:, 2 * units :])

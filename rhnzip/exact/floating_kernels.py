@@ -115,7 +115,9 @@ def _numpy(x: Tensor) -> Any:
     return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
-def highway_forward(a: Tensor, table: Tensor, index: Tensor | None, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def highway_forward(
+    a: Tensor, table: Tensor, index: Tensor | None, s: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the new state and the two gates h, t, each float32 of shape (B, H)."""
     out, h, t = torch.empty_like(s), torch.empty_like(s), torch.empty_like(s)
     rows = _ZEROS if index is None else index.numpy()
@@ -125,7 +127,7 @@ def highway_forward(a: Tensor, table: Tensor, index: Tensor | None, s: Tensor) -
 
 
 def highway_backward(g: Tensor, s: Tensor, h: Tensor, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the pre-activations, (B, 2H) of `dtype`, and of the carried state, (B, H) float32."""
+    """Return the gradients of the pre-activations, (B, 2H) of `dtype`, and of the carried state, float32."""
     lanes, units = s.shape
     da, ds = torch.empty(lanes, 2 * units, dtype=dtype), torch.empty_like(s)
     backward = _KERNELS[dtype][1]

@@ -70,7 +70,7 @@ def _int8(x: Any, scale: Any) -> Any:
 
 @compiled(inline=True)
 def _absmax(x: Any) -> Any:
-    """Largest magnitude in a row. As integers, so that the loop vectorises: non-negative floats order as their bits."""
+    """Largest magnitude in a row. Floats >= 0 order as their bits do, and a loop over integers vectorises."""
     bits, top = x.view(np.int32), np.int32(0)
     for i in range(bits.size):
         top = max(top, np.int32(bits[i] & np.int32(0x7FFFFFFF)))
@@ -79,7 +79,7 @@ def _absmax(x: Any) -> Any:
 
 @compiled(inline=True)
 def _quantise(x: Any, top: Any, q: Any) -> None:
-    """q = round(127 x / top); zeros if the row's largest magnitude `top` is below 2^-60."""
+    """Set q = round(127 x / top); zeros if the row's largest magnitude `top` is below 2^-60."""
     if top < _TINY:
         for i in range(x.size):
             q[i] = np.int8(0)
@@ -96,9 +96,7 @@ def _step_of(top: Any) -> Any:
 
 
 @compiled()
-def highway(
-    acc: Any, scale: Any, table: Any, index: Any, s: Any, quant: Any, out: Any, out_q: Any
-) -> None:
+def highway(acc: Any, scale: Any, table: Any, index: Any, s: Any, quant: Any, out: Any, out_q: Any) -> None:
     """Coupled highway update s' = (h - s) t + s, and its int8 form.
 
     Shapes: acc int32 (B, 2H), scale float32 (2H,), table float32 (R, 2H), index int64 (B,), s float32 (B, H),
@@ -138,7 +136,7 @@ def highway_uncoupled(
 
 @compiled()
 def counts(acc: Any, scale: Any, bias: Any, exp2: Any, work: Any, out: Any) -> None:
-    """Logits to integer counts: c_i = floor(e_i S / sum e), the remainder to the largest, lowest index on ties.
+    """Logits to integer counts: c_i = floor(e_i S / sum e), the remainder to the first of the largest.
 
     Shapes: acc int32 (B, V), scale float32 (V,), bias float32 (1, V), exp2 int32 (1024,), work int32 (V,),
     out float32 (B, V). The counts sum to S = 2^24 - 256; as float32 they are exact.
@@ -160,8 +158,8 @@ def counts(acc: Any, scale: Any, bias: Any, exp2: Any, work: Any, out: Any) -> N
             e = np.int32(exp2[below & _FRACTION_MASK] >> octaves)
             work[i] = e
             total += np.int64(e)
-        # One division a row: with r = floor(S 2^36 / total), floor(e r / 2^36) is the quotient or one less, since
-        # e / 2^36 <= 2^-8 < 1; the remainder tells which. total >= 2^28, so e r < 2^61.
+        # One division a row: with r = floor(S 2^36 / total), floor(e r / 2^36) is the quotient or one less,
+        # since e / 2^36 <= 2^-8 < 1; the remainder tells which. total >= 2^28, so e r < 2^61.
         divisor = np.uint64(total)
         reciprocal = np.uint64((_TOTAL << _RECIPROCAL_BITS) // divisor)
         rest = np.uint64(0)
@@ -230,7 +228,7 @@ def highway_uncoupled_gradient(
 
 @compiled()
 def counts_gradient(counts_: Any, symbols: Any, active: Any, out: Any) -> None:
-    """Gradient of -ln P(symbol) by the logits: P - [i = symbol], P = (c + 1) / 2^24; zero for lanes that ended.
+    """Gradient of -ln P(symbol) by the logits: P - [i = symbol], P = (c + 1) / 2^24; zero for ended lanes.
 
     Shapes: counts float32 (B, V), symbols int64 (B,), out float32 (B, V); lanes from `active` on have ended.
     """
@@ -250,8 +248,8 @@ def counts_gradient(counts_: Any, symbols: Any, active: Any, out: Any) -> None:
 def quantise_rows(da: Any, scale: Any, factor: Any, q: Any, row_scale: Any, work: Any) -> None:
     """Gradient times the weight's column scale, quantised per row: what the product for dX takes.
 
-    Shapes: da (B, N), scale (N,), factor scalar, q int8 (B, N), row_scale (B,), work (N,). One row of the product
-    with the int8 weight times its row_scale is that row of dX.
+    Shapes: da (B, N), scale (N,), factor scalar, q int8 (B, N), row_scale (B,), work (N,). A row of the
+    product with the int8 weight times its row_scale is that row of dX.
     """
     lanes, size = da.shape
     for b in range(lanes):
@@ -265,7 +263,7 @@ def quantise_rows(da: Any, scale: Any, factor: Any, q: Any, row_scale: Any, work
 
 @compiled()
 def add_scaled_rows(acc: Any, row_scale: Any, out: Any) -> None:
-    """out += acc * row_scale: int32 (B, K), float32 (B,), float32 (B, K)."""
+    """Add acc * row_scale to `out`: int32 (B, K), float32 (B,), float32 (B, K)."""
     lanes, size = acc.shape
     for b in range(lanes):
         acc_b, out_b, factor = acc[b], out[b], row_scale[b]
@@ -275,7 +273,7 @@ def add_scaled_rows(acc: Any, row_scale: Any, out: Any) -> None:
 
 @compiled()
 def quantise_columns(da: Any, start: Any, stop: Any, q: Any, column_scale: Any) -> None:
-    """Gradient quantised per column, columns start..stop: da (R, N) -> q int8 (N, R), transposed, column_scale (N,)."""
+    """Quantise columns start..stop of a gradient: da (R, N) -> q int8 (N, R), column_scale (N,)."""
     rows = da.shape[0]
     tops = column_scale.view(np.int32)
     for n in range(start, stop):
@@ -307,14 +305,25 @@ def _second_moment(v: Any, g: Any, beta: Any, rest: Any) -> Any:
 
 @compiled()
 def update_linear(
-    dw: Any, column_scale: Any, inputs: Any, theta: Any, v: Any, start: Any, stop: Any, anchor: Any,
-    anchor_scale: Any, settings: Any, q: Any, scale: Any,
+    dw: Any,
+    column_scale: Any,
+    inputs: Any,
+    theta: Any,
+    v: Any,
+    start: Any,
+    stop: Any,
+    anchor: Any,
+    anchor_scale: Any,
+    settings: Any,
+    q: Any,
+    scale: Any,
 ) -> None:
     """Take one step on outputs start..stop of a linear map and quantise it anew.
 
-    Shapes: dw int32 (N, K): the product of quantised gradient and input; column_scale (N,): its scale; inputs scalar:
-    the input value's int8 scale; theta, v float32 (N, K); anchor int8 (N, K) and anchor_scale (N,): initial weights;
-    settings float32 (rate, beta, 1 - beta, decay, floor); q int8 (N, K) and scale (N,): as the products use them.
+    Shapes: dw int32 (N, K): the product of quantised gradient and input; column_scale (N,): its scale; inputs
+    scalar: the input value's int8 scale; theta, v float32 (N, K); anchor int8 (N, K) and anchor_scale (N,):
+    initial weights; settings float32 (rate, beta, 1 - beta, decay, floor); q int8 (N, K) and scale (N,): as
+    the products use them.
     """
     rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
     size = dw.shape[1]
@@ -334,13 +343,22 @@ def update_linear(
 
 @compiled()
 def update_table(
-    q: Any, column_scale: Any, index: Any, touched: Any, start: Any, stop: Any, table: Any, v: Any, anchor: Any,
-    settings: Any, sums: Any,
+    q: Any,
+    column_scale: Any,
+    index: Any,
+    touched: Any,
+    start: Any,
+    stop: Any,
+    table: Any,
+    v: Any,
+    anchor: Any,
+    settings: Any,
+    sums: Any,
 ) -> None:
-    """Take one step on columns start..stop of the rows that a segment used; rows it did not use stay as they are.
+    """Take one step on columns start..stop of the rows that a segment used; all other rows stay as they are.
 
-    Shapes: q int8 (N, R), column_scale (N,), index int64 (R,): the row each gradient belongs to, touched int64: the
-    rows in use, each once; table, v, anchor float32 (rows, N); sums int32 (rows,): scratch.
+    Shapes: q int8 (N, R), column_scale (N,), index int64 (R,): the row each gradient belongs to, touched
+    int64: the rows in use, each once; table, v, anchor float32 (rows, N); sums int32 (rows,): scratch.
     """
     rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
     for n in range(start, stop):

@@ -1,8 +1,9 @@
 """The int8 matrix product, int8 x int8 -> int32, and the test that decides how it is computed.
 
-Integer sums are the same in any order, so any correct implementation gives the same bits. Not all are correct:
-`torch._int_mm` saturates on CPUs without VNNI under some oneDNN settings, and small weights hide it. So each shape
-is tried once per process at the extremes; where the fast product is wrong or refuses, the portable one is used.
+Integer sums are the same in any order, so any correct implementation gives the same bits. Not all are
+correct: `torch._int_mm` saturates on CPUs without VNNI under some oneDNN settings, and small weights hide it.
+So each shape is tried once per process at the extremes; where the fast product is wrong or refuses, the
+portable one is used.
 
 Legend: M rows, K inner size, N columns.
 """
@@ -40,7 +41,7 @@ def fast_product(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
     return torch._int_mm(x, w)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def fast_product_is_right(rows: int, inner: int, columns: int, transposed: bool, device: str) -> bool:
     """Whether `fast_product` agrees with `portable_product` at this shape and layout, extremes included."""
     generator = torch.Generator().manual_seed(rows * 1_000_003 + inner * 1009 + columns)
@@ -72,7 +73,7 @@ class ProductMap:
     """One weight, laid out once, times many inputs."""
 
     def __init__(self, weight: Any, device: torch.device) -> None:
-        """Lay out an int8 weight (numpy, shape (K, N)): each output's column contiguous, which suits few rows."""
+        """Lay out an int8 weight (numpy, shape (K, N)) with contiguous columns, which suits few rows."""
         w = torch.from_numpy(weight).to(device)
         self.inner, self.columns = w.shape
         self.weight = w.t().contiguous().t()

@@ -1,8 +1,8 @@
 """Counter-based integer random numbers: value i of a named stream depends on nothing but the name and i.
 
 Each 64-bit value is SplitMix64's finaliser (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
-generators") applied to key + (i + 1) * golden; the key is the first 8 bytes of the SHA-256 of the stream's name. Only
-integers and exact float operations are used, so every machine draws the same numbers.
+generators") applied to key + (i + 1) * golden; the key is the first 8 bytes of the SHA-256 of the stream's
+name. Only integers and exact float operations are used, so every machine draws the same numbers.
 """
 
 from __future__ import annotations

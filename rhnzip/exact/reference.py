@@ -1,8 +1,8 @@
 """The reference backend: the arithmetic spelled out in plain torch operations, on any device torch has.
 
-Allowed operations are + - x, tensor / tensor, round, clamp, where, amax, comparison, indexing and integer arithmetic; a
-dispatch-mode test fails on any other. Scalars become float32 tensors first: torch multiplies by the reciprocal when a
-CUDA tensor is divided by a Python number.
+Allowed operations are + - x, tensor / tensor, round, clamp, where, amax, comparison, indexing and integer
+arithmetic; a dispatch-mode test fails on any other. Scalars become float32 tensors first: torch multiplies by
+the reciprocal when a CUDA tensor is divided by a Python number.
 
 Legend: B lanes, H units, V symbols.
 """
@@ -79,7 +79,9 @@ class ReferencePrepared:
         """Copy weights to the device."""
         self.device = device
         self.maps = {name: ProductMap(linear.weight, device) for name, linear in weights.linears.items()}
-        self.column_scales = {n: torch.from_numpy(x.scale.copy()).to(device) for n, x in weights.linears.items()}
+        self.column_scales = {
+            n: torch.from_numpy(x.scale.copy()).to(device) for n, x in weights.linears.items()
+        }
         self.tables = {n: torch.from_numpy(np.array(t)).to(device) for n, t in weights.tables.items()}
         self.value_scales = {n: torch.tensor(s, dtype=torch.float32) for n, s in weights.scales.items()}
         self.value_scales = {n: s.to(device) for n, s in self.value_scales.items()}
@@ -181,7 +183,8 @@ class ReferenceOps:
         e = self._prepared.exp2[below & ((1 << constants.LOGIT_FRACTION) - 1)] >> octaves
         total = torch.sum(e, dim=1, keepdim=True)
         counts = torch.div(e * constants.COUNT_TOTAL, total, rounding_mode="floor")
-        # The largest count takes the remainder; of equal ones the first: find it without relying on argmax's ties.
+        # The largest count takes the remainder; of equal ones the first: find it without relying on argmax's
+        # ties.
         position = torch.arange(e.shape[1], device=e.device)
         is_largest = e == torch.amax(e, dim=1, keepdim=True)
         first = torch.amin(torch.where(is_largest, position, e.shape[1]), dim=1, keepdim=True)

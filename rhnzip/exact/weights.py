@@ -49,7 +49,8 @@ class ExactWeights:
         """Refuse what the arithmetic does not cover.
 
         Raises:
-            ModelError: not finite, subnormal or too large; -128; an inner dimension beyond 2^17; shapes that differ.
+            ModelError: not finite, subnormal or too large; -128; an inner dimension beyond 2^17; shapes that
+                differ.
         """
         for name, linear in self.linears.items():
             if linear.weight.dtype != np.int8 or linear.weight.ndim != 2 or linear.weight.size == 0:
@@ -83,9 +84,10 @@ def _check_floats(name: str, values: Float) -> None:
 
 
 def quantise(weight: Float, value_scale: float) -> Linear:
-    """Quantise a float weight (K, N) per output column: scale = absmax / 127, q = round(w / scale), ties to even.
+    """Quantise a float weight (K, N) per output column: scale = absmax / 127, q = round(w / scale).
 
-    Columns whose scales would fall below 2^-60 become zero. What is not finite is left for `check` to refuse.
+    Ties go to even. Columns whose scales would fall below 2^-60 become zero. What is not finite is left for
+    `check` to refuse.
 
     >>> linear = quantise(np.array([[1.0, 0.0], [-0.5, 0.0]], np.float32), 127.0)
     >>> linear.weight.tolist(), float(linear.scale[1])

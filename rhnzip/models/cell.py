@@ -1,7 +1,7 @@
 """What every cell offers; training, export and coding know a cell only through this.
 
-A cell is written once, over the `ops` interface: `step` and `head` call the same primitives whether `ops` is the
-float side (`exact.floating.FloatOps`, autograd) or an exact backend (`exact.backend.ExactOps`, integers).
+A cell is written once, over the `ops` interface: `step` and `head` call the same primitives whether `ops` is
+the float side (`exact.floating.FloatOps`, autograd) or an exact backend (`exact.backend.ExactOps`, integers).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import Generator, Tensor
 
 START_SYMBOL = 0
-"""The symbol before the first of a lane. Text does not use byte 0: its row learns what a fresh start means."""
+"""The symbol before a lane's first. Text does not use byte 0: its row learns what a fresh start means."""
 
 Parameters = Mapping[str, Tensor]
 
@@ -57,7 +57,9 @@ class Cell(Protocol):
         """Turn trained parameters into linear maps and row tables (differentiable)."""
         ...
 
-    def embed(self, parameters: Parameters, symbols: Tensor, symbol_mask: Tensor, input_mask: Tensor) -> Tensor:
+    def embed(
+        self, parameters: Parameters, symbols: Tensor, symbol_mask: Tensor, input_mask: Tensor
+    ) -> Tensor:
         """Input rows of a segment under input dropout; symbols (T, B) -> (T, B, N)."""
         ...
 

@@ -1,7 +1,7 @@
 """Bits per byte of a text under a network: in float, and in the exact arithmetic that codes it.
 
-Both cut the text into the same lanes, each from a zero state, as the codec does, so the two figures differ by the
-arithmetic alone, and the exact one times the length is what an archive's payload costs.
+Both cut the text into the same lanes, each from a zero state, as the codec does, so the two figures differ by
+the arithmetic alone, and the exact one times the length is what an archive's payload costs.
 
 Legend: B lanes, T steps, V symbols.
 """
@@ -52,7 +52,11 @@ def segment_loss(
 
 @torch.no_grad()
 def float_bpc(
-    cell: Cell, parameters: Mapping[str, Tensor], text: Bytes, dtype: torch.dtype = torch.float32, segment: int = 256
+    cell: Cell,
+    parameters: Mapping[str, Tensor],
+    text: Bytes,
+    dtype: torch.dtype = torch.float32,
+    segment: int = 256,
 ) -> float:
     """Bits per byte under the float network with trained `parameters`."""
     device = next(iter(parameters.values())).device
@@ -70,7 +74,7 @@ def float_bpc(
 
 
 def exact_bpc(cell: Cell, weights: ExactWeights, text: Bytes, backend: Backend) -> float:
-    """Bits per byte under the exact network: the mean of -log2 of the probability the range coder would see."""
+    """Bits per byte under the exact network: the mean of -log2 of the probability the range coder sees."""
     data = np.ascontiguousarray(in_lanes(text, evaluation_lanes(len(text))).T.astype(np.int64))
     steps, lanes = data.shape
     ops = backend.prepare(weights).open(lanes)

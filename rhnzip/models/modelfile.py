@@ -1,10 +1,11 @@
 """Model files: an exact network, its configuration and its card in one safetensors file.
 
-Tensors: `NAME.weight` int8 (K, N) and `NAME.scale` float32 (N,) for each linear map, `table.NAME` float32 (R, N),
-`value.NAME` float32 (1,) for each value's int8 scale. Metadata: `format`, `name`, `config` and `card` (JSON).
+Tensors: `NAME.weight` int8 (K, N) and `NAME.scale` float32 (N,) for each linear map, `table.NAME` float32
+(R, N), `value.NAME` float32 (1,) for each value's int8 scale. Metadata: `format`, `name`, `config` and `card`
+(JSON).
 
-The model id that archives carry is the first 8 bytes of SHA-256 over the canonical configuration and the sorted
-(name, dtype, shape, little-endian bytes) of the tensors: not over the card, which may be reworded.
+The model id that archives carry is the first 8 bytes of SHA-256 over the canonical configuration and the
+sorted (name, dtype, shape, little-endian bytes) of the tensors: not over the card, which may be reworded.
 """
 
 from __future__ import annotations

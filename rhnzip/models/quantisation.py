@@ -40,7 +40,7 @@ def exact_weights(cell: Cell, parameters: Mapping[str, Tensor], sample: Bytes) -
 
 
 def _kept(x: Float) -> Float:
-    """Numbers the arithmetic covers: tiny ones become zero; NaN and huge ones are left for `check` to refuse."""
+    """Set tiny numbers to zero; NaN and huge ones are left for `check` to refuse."""
     return np.where((np.abs(x) < np.float32(TINY)), np.float32(0), x).astype(np.float32)
 
 

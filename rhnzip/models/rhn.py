@@ -6,8 +6,8 @@ One step applies L highway layers to the state; only the first sees the input:
     t_l = sigmoid(W_T x [l = 1] + R_Tl s_(l-1) + b_Tl)
     s_l = h_l t_l + s_(l-1) c_l
 
-with the carry gate c = 1 - t (coupled, as in all of the paper's experiments) or c = sigmoid(...) with weights of
-its own. The last s_L is the state carried to the next step and what the output layer reads.
+with the carry gate c = 1 - t (coupled, as in all of the paper's experiments) or c = sigmoid(...) with weights
+of its own. The last s_L is the state carried to the next step and what the output layer reads.
 
 Legend: B lanes, H units, L recurrence depth, V symbols, E embedding width, G gates (2 coupled, 3 uncoupled).
 """
@@ -97,12 +97,18 @@ class RHN:
         tables["output_bias"] = parameters["output_bias"].unsqueeze(0)
         return Folded(linears, tables)
 
-    def embed(self, parameters: Parameters, symbols: Tensor, symbol_mask: Tensor, input_mask: Tensor) -> Tensor:
+    def embed(
+        self, parameters: Parameters, symbols: Tensor, symbol_mask: Tensor, input_mask: Tensor
+    ) -> Tensor:
         """Input rows of a segment under variational dropout (whole symbols; embedding units per lane).
 
         Shapes: symbols (T, B), symbol_mask (B, V), input_mask (B, E) -> (T, B, G H).
         """
-        x = parameters["embedding"][symbols] * symbol_mask.gather(1, symbols.t()).t().unsqueeze(-1) * input_mask
+        x = (
+            parameters["embedding"][symbols]
+            * symbol_mask.gather(1, symbols.t()).t().unsqueeze(-1)
+            * input_mask
+        )
         return x @ parameters["input"] + parameters["bias.0"]
 
     def state_widths(self) -> tuple[int, ...]:

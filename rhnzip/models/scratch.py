@@ -1,10 +1,11 @@
 """Networks that know nothing: drawn by the integer generator from their name alone.
 
-An archive made with one needs no weights to decode, only this program: it all comes from the file, as the Hutter
-Prize counts. `scratch:DEPTHxUNITS` names a coupled recurrent highway network, `scratch:2x256`, say; `:SEED` may follow.
+An archive made with one needs no weights to decode, only this program: it all comes from the file, as the
+Hutter Prize counts. `scratch:DEPTHxUNITS` names a coupled recurrent highway network, `scratch:2x256`, say;
+`:SEED` may follow.
 
-The int8 weights themselves are drawn, uniform in -127..127; scales and tables are exact multiples of powers of two, so
-every machine draws the same network.
+The int8 weights themselves are drawn, uniform in -127..127; scales and tables are exact multiples of powers
+of two, so every machine draws the same network.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ def scratch_model(name: str) -> Model:
     """
     match = re.fullmatch(rf"{PREFIX}([0-9]{{1,2}})x([0-9]{{1,4}})(?::([0-9]{{1,9}}))?", name)
     if match is None:
-        raise UnknownModelError(f"{name!r}: write scratch:DEPTHxUNITS, such as scratch:2x256, with :SEED if you like")
+        raise UnknownModelError(
+            f"{name!r}: write scratch:DEPTHxUNITS, such as scratch:2x256, with :SEED if you like"
+        )
     depth, units, seed = int(match[1]), int(match[2]), int(match[3] or 0)
     if not (1 <= depth <= MAX_DEPTH and 8 <= units <= MAX_UNITS):
         raise UnknownModelError(f"{name!r}: depth must be 1..{MAX_DEPTH} and units 8..{MAX_UNITS}")
     stream = f"scratch {depth}x{units} {seed}"
     if depth * units * units > MAX_SIZE:
-        raise UnknownModelError(f"{name!r}: more than {2 * MAX_SIZE:,} weights; learning would not fit into memory")
+        raise UnknownModelError(
+            f"{name!r}: more than {2 * MAX_SIZE:,} weights; learning would not fit into memory"
+        )
     cell = RHN(RHNConfig(units=units, depth=depth))
     shapes = folded_shapes(cell)
     # weights are uniform within about 1 / sqrt(K), rounded down to a power of two
@@ -58,7 +63,9 @@ def scratch_model(name: str) -> Model:
     for tensor, (rows, columns) in shapes.tables.items():
         table = np.zeros((rows, columns), np.float32)
         if tensor == "input":
-            table = (uniform_unit(f"{stream} {tensor}", rows * columns) - np.float32(0.5)).reshape(rows, columns)
+            table = (uniform_unit(f"{stream} {tensor}", rows * columns) - np.float32(0.5)).reshape(
+                rows, columns
+            )
             table = table * np.float32(2 * TABLE_RANGE)
         if tensor != "output_bias":
             table[:, units:] += np.float32(GATE_BIAS)

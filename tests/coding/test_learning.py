@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhnzip.coding.codec import FrozenCodec, LearningCodec
-from rhnzip.errors import CorruptError, RhnzipError
+from rhnzip.errors import CorruptError, LimitError, RhnzipError
 from rhnzip.exact.backend import Settings
 from rhnzip.exact.cpu import CpuBackend
 from rhnzip.exact.reference import ReferenceBackend
@@ -119,3 +119,8 @@ def test_segment_and_learning_belong_together() -> None:
         codec().decode(b"\0" * 8, 5, 1, 0)
     with pytest.raises(CorruptError, match="segment"):
         FrozenCodec(CELL, WEIGHTS, BACKENDS[0], 1).decode(b"\0" * 8, 5, 1, 3)
+
+
+def test_memory_is_counted_before_it_is_taken() -> None:
+    with pytest.raises(LimitError, match="GiB"):
+        codec().decode(b"\0" * 8, 1 << 24, 4096, 1 << 17)

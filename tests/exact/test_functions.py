@@ -1,4 +1,4 @@
-"""The rational tanh and sigmoid: close to the true functions, and the same on the float and the exact side."""
+"""The rational tanh and sigmoid: close to the true functions, and alike on the float and the exact side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which torch operations run on the reference backend's coding path: only those that every device rounds alike."""
+"""The reference backend's coding path runs only torch operations that every device rounds alike."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_bits_are_splitmix64(stream: str) -> None:
 
 
 def test_bits_are_pinned() -> None:
-    assert random_bits("pinned", 2).tolist() == [0xa3c377c8e69eece9, 0x545c69196cec185e]
+    assert random_bits("pinned", 2).tolist() == [0xA3C377C8E69EECE9, 0x545C69196CEC185E]
     assert uniform_int8("pinned", 8).tolist() == [-123, -124, 114, 21, 17, 0, -39, 55]
 
 

@@ -42,7 +42,9 @@ def test_exact_is_near_float(network: Any) -> None:
     trained = train_a_little(cell, parameters)
     learned = float_bpc(cell, trained, TEXT)
     assert learned < 4
-    assert exact_bpc(cell, exact_weights(cell, trained, TEXT), TEXT, backend) == pytest.approx(learned, abs=0.02)
+    assert exact_bpc(cell, exact_weights(cell, trained, TEXT), TEXT, backend) == pytest.approx(
+        learned, abs=0.02
+    )
 
 
 def test_segments_do_not_change_the_figure(network: Any) -> None:
@@ -55,7 +57,9 @@ def test_uniform_network_takes_eight_bits(network: Any) -> None:
     cell, parameters, _ = network
     zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
     assert float_bpc(cell, zeros, TEXT[:100]) == pytest.approx(8, abs=1e-6)
-    assert exact_bpc(cell, exact_weights(cell, zeros, TEXT), TEXT[:100], get_backend()) == pytest.approx(8, abs=1e-6)
+    assert exact_bpc(cell, exact_weights(cell, zeros, TEXT), TEXT[:100], get_backend()) == pytest.approx(
+        8, abs=1e-6
+    )
 
 
 def test_bias_alone_gives_its_entropy(network: Any) -> None:
@@ -65,7 +69,9 @@ def test_bias_alone_gives_its_entropy(network: Any) -> None:
     zeros["output_bias"][65] = math.log(255.0)  # p(A) = 1/2
     text = np.full(64, 65, np.uint8)
     assert float_bpc(cell, zeros, text) == pytest.approx(1, abs=1e-5)
-    assert exact_bpc(cell, exact_weights(cell, zeros, TEXT), text, get_backend()) == pytest.approx(1, abs=2e-3)
+    assert exact_bpc(cell, exact_weights(cell, zeros, TEXT), text, get_backend()) == pytest.approx(
+        1, abs=2e-3
+    )
 
 
 def test_lanes() -> None:

@@ -77,7 +77,9 @@ def test_id_is_pinned() -> None:
     cell = RHN(RHNConfig(units=2, depth=1, embedding=2))
     weights = ExactWeights(
         {
-            "recurrent.0": Linear(np.array([[1, -2, 3, 4], [5, 6, 7, -127]], np.int8), np.ones(4, np.float32)),
+            "recurrent.0": Linear(
+                np.array([[1, -2, 3, 4], [5, 6, 7, -127]], np.int8), np.ones(4, np.float32)
+            ),
             "output": Linear(np.ones((2, 256), np.int8), np.full(256, 0.5, np.float32)),
         },
         {"input": np.ones((256, 4), np.float32), "output_bias": np.zeros((1, 256), np.float32)},
@@ -258,9 +260,7 @@ def test_smaller_vocabulary_is_refused_even_where_all_shapes_fit(tmp_path: Path)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.int64])
-def test_other_types_are_refused(
-    dtype: torch.dtype, parts: tuple[Tensors, Metadata], tmp_path: Path
-) -> None:
+def test_other_types_are_refused(dtype: torch.dtype, parts: tuple[Tensors, Metadata], tmp_path: Path) -> None:
     tensors = {name: torch.from_numpy(value) for name, value in parts[0].items()}
     path = tmp_path / "bad.safetensors"
     save_torch_file(tensors | {"table.input": tensors["table.input"].to(dtype)}, path, parts[1])
@@ -320,5 +320,3 @@ def test_too_large_a_file_is_refused(good: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(modelfile, "MAX_MODEL_BYTES", good.stat().st_size - 1)
     with pytest.raises(ModelError, match="larger than"):
         load_model_file(good)
-
-

@@ -151,5 +151,3 @@ def test_initial_gates_carry() -> None:
         assert gates == ([0, -4] if coupled else [0, -4, 4])
         again = cell.initial(Generator().manual_seed(0))
         assert all(torch.equal(p[name], again[name]) for name in p)
-
-

@@ -38,7 +38,16 @@ def test_archive_needs_nothing_but_the_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["scratch:", "scratch:2", "scratch:0x64", "scratch:2x4", "scratch:33x64", "scratch:2x64:x", "scratch:32x4096"]
+    "name",
+    [
+        "scratch:",
+        "scratch:2",
+        "scratch:0x64",
+        "scratch:2x4",
+        "scratch:33x64",
+        "scratch:2x64:x",
+        "scratch:32x4096",
+    ],
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(UnknownModelError, match="scratch:"):
