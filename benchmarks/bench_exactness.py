@@ -35,8 +35,12 @@ def across(data: bytes, preset: str, model: str | None) -> tuple[int, list[list[
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--limit", default=100_000, show_default=True, help="Bytes of the first file coded in every way.")
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--limit", default=100_000, show_default=True, help="Bytes of the first file coded in every way."
+)
 @click.option("--checkpoint", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--model", help="Model to use in place of the built-in one.")
 def main(files: tuple[Path, ...], limit: int, checkpoint: Path | None, model: str | None) -> None:
@@ -56,8 +60,19 @@ def main(files: tuple[Path, ...], limit: int, checkpoint: Path | None, model: st
         archive = len(rhnzip.compress(text.tobytes(), preset="fast", model=model))
         expected = exact * len(text) / 8
         difference = exact - as_float if as_float is not None else None
-        figures.append([file.name, len(text), as_float, exact, difference, archive, expected, archive / expected - 1])
-    head = ["file", "bytes", "float BPC", "exact BPC", "difference", "archive", "exact BPC x length / 8", "overhead"]
+        figures.append(
+            [file.name, len(text), as_float, exact, difference, archive, expected, archive / expected - 1]
+        )
+    head = [
+        "file",
+        "bytes",
+        "float BPC",
+        "exact BPC",
+        "difference",
+        "archive",
+        "exact BPC x length / 8",
+        "overhead",
+    ]
     same = []
     data = files[0].read_bytes()[:limit]
     for preset in PRESETS:

@@ -2,8 +2,8 @@
 
     python benchmarks/bench_files.py FILE... [--preset fast --preset default] [--limit 200000]
 
-Every figure is of a whole `rhnzip` process, start included, as a user would time it; `coding` speeds leave the start
-out (as reported by the progress of the library). The result of each decompression is compared with the file.
+Every figure is of a whole `rhnzip` process, start included, as a user would time it. The result of each
+decompression is compared with the file.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
         if row[name]:
             axes.plot(float(row["KB/s"]), int(row[name]), "o", color="0.6")
             label = (float(row["KB/s"]), int(row[name]))
-            axes.annotate(row["program"], label, fontsize=7, color="0.4", xytext=(4, 3), textcoords="offset points")
+            axes.annotate(
+                row["program"], label, fontsize=7, color="0.4", xytext=(4, 3), textcoords="offset points"
+            )
     for result in results:
         if Path(result["file"]).stem == name:
             point = (result["compress KB/s"], result["archive"])
@@ -93,12 +95,16 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 @click.option("--preset", "presets", multiple=True, default=("fast", "default", "best"), show_default=True)
 @click.option("--limit", type=int, help="Take only this many bytes of each file.")
 @click.option("--model", help="Model to use in place of the built-in one.")
 @click.option("--name", default="files", show_default=True, help="Name of the results.")
-def main(files: tuple[Path, ...], presets: tuple[str, ...], limit: int | None, model: str | None, name: str) -> None:
+def main(
+    files: tuple[Path, ...], presets: tuple[str, ...], limit: int | None, model: str | None, name: str
+) -> None:
     """Run all presets over all files."""
     extra = ["--model", model] if model else []
     results = []
@@ -110,7 +116,7 @@ def main(files: tuple[Path, ...], presets: tuple[str, ...], limit: int | None, m
     lines = [
         f"{machine()}",
         "",
-        "Bytes of the archive; the program and its model are not counted. Speeds and memory are of whole processes.",
+        "Bytes of the archive; program and model are not counted. Speeds and memory are of whole processes.",
         "",
         table(shown, [[result[key] for key in shown] for result in results]),
         "",

@@ -1,4 +1,4 @@
-"""Every truncation and every change of a single byte of small archives: an error or the original, nothing else.
+"""Every truncation and every change of one byte of small archives: an error or the original, nothing else.
 
     python benchmarks/bench_hostile.py
 
@@ -18,7 +18,8 @@ import rhnzip
 from rhnzip.coding import PRESETS
 
 TEXT = (
-    b"<page>\n  <title>Range coder</title>\n  <text>A range coder narrows an interval by each symbol's share; "
+    b"<page>\n  <title>Range coder</title>\n  <text>A range coder narrows an interval by each symbol's "
+    b"share; "
     b"what is left at the end names the message.</text>\n</page>\n"
 )
 

@@ -2,8 +2,9 @@
 
     python benchmarks/bench_steps.py [--model MODEL] [--threads 2]
 
-The floor of a frozen step is its matrix products alone, at the same shapes, on the same threads, weights and inputs
-already in place. A learning step adds the products towards the inputs and, once a segment, towards the weights.
+The floor of a frozen step is its matrix products alone, at the same shapes, on the same threads, weights and
+inputs already in place. A learning step adds the products towards the inputs and, once a segment, towards the
+weights.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def learning(model: Model, threads: int) -> list[list[Any]]:
 
 
 def _backward_products(model: Model, lanes: int, steps: int, workers: Workers) -> float:
-    """Seconds per step of the products of the backward pass alone: towards inputs, and towards weights once a segment."""
+    """Seconds per step of the backward products alone: towards inputs, and once a segment towards weights."""
     threads = workers.threads
     maps = [torch.from_numpy(linear.weight).t().contiguous() for linear in model.weights.linears.values()]
     tasks = []
@@ -150,7 +151,9 @@ def _backward_products(model: Model, lanes: int, steps: int, workers: Workers) -
         pairs = []
         for w in maps:
             columns = w.shape[0] * (g + 1) // threads - w.shape[0] * g // threads
-            pairs.append((torch.ones(columns, rows, dtype=torch.int8), torch.ones(rows, w.shape[1], dtype=torch.int8)))
+            pairs.append(
+                (torch.ones(columns, rows, dtype=torch.int8), torch.ones(rows, w.shape[1], dtype=torch.int8))
+            )
         tasks.append(lambda pairs=pairs: [multiply(x, w) for x, w in pairs])  # type: ignore[misc]
     return to_inputs + median_of(lambda: workers.run(tasks)) / steps
 
@@ -179,7 +182,11 @@ def main(model: str | None, threads: int) -> None:
             table(head_learning, rows_learning),
         ]
     )
-    write("steps", text, {"machine": machine(), "frozen": [head, *rows], "learning": [head_learning, *rows_learning]})
+    write(
+        "steps",
+        text,
+        {"machine": machine(), "frozen": [head, *rows], "learning": [head_learning, *rows_learning]},
+    )
     picture(rows)
 
 

@@ -385,7 +385,9 @@ def _decode(
     from rhnzip import coding
 
     learns = any(preset.learning for preset in coding.PRESETS.values())
-    reader = ArchiveReader(source, supported_flags=FLAG_LEARNING if learns else 0, known_parameters=coding.PARAMETER_IDS)
+    reader = ArchiveReader(
+        source, supported_flags=FLAG_LEARNING if learns else 0, known_parameters=coding.PARAMETER_IDS
+    )
     codecs = _Codecs(model, backend, device, threads)
     total = frames = blocks = offset = 0
     digest = xxh64()
@@ -431,7 +433,11 @@ class _Codecs:
         self._needs: tuple[bytes, int, dict[int, int]] | None = None
 
     def decode(
-        self, header: FrameHeader, block: CodedBlock, payload: bytes, update: Callable[[int], None] | None
+        self,
+        header: FrameHeader,
+        block: CodedBlock,
+        payload: bytes,
+        update: Callable[[int, int], None] | None,
     ) -> bytes:
         """Return the original of a block, verified.
 

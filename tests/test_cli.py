@@ -40,7 +40,9 @@ class ToyCodec:
     def reset(self) -> None:
         pass
 
-    def encode(self, raw: bytes, lanes: int, segment: int, progress: Callable[[int, int], None] | None) -> bytes:
+    def encode(
+        self, raw: bytes, lanes: int, segment: int, progress: Callable[[int, int], None] | None
+    ) -> bytes:
         if "TOY_SECONDS" in os.environ:
             print("running", flush=True)
             time.sleep(float(os.environ["TOY_SECONDS"]))
@@ -49,7 +51,12 @@ class ToyCodec:
         return zlib.compress(raw)
 
     def decode(
-        self, payload: bytes, length: int, lanes: int, segment: int, progress: Callable[[int, int], None] | None
+        self,
+        payload: bytes,
+        length: int,
+        lanes: int,
+        segment: int,
+        progress: Callable[[int, int], None] | None,
     ) -> bytes:
         if progress:
             progress(length, length // 2)

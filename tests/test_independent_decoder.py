@@ -20,7 +20,11 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 import rhnzip
+from rhnzip.adaptation import to_parameters
 from rhnzip.archive import ArchiveReader, CodedBlock, FrameHeader
+from rhnzip.coding.codec import LearningCodec
+from rhnzip.exact.backend import Settings
+from rhnzip.exact.cpu import CpuBackend
 from rhnzip.models.modelfile import Model, save_model
 from rhnzip.models.quantisation import exact_weights
 from rhnzip.models.rhn import RHN, RHNConfig
@@ -243,18 +247,63 @@ def decode(archive: bytes, path: str) -> bytes:
     return out
 
 
-@pytest.mark.parametrize("coupled", [True, False])
-@pytest.mark.parametrize("preset", ["fast", "default", "best"])
-def test_decoder_reads_archives(coupled: bool, preset: str, tmp_path: Path) -> None:
+def write_model(path: Path, coupled: bool) -> Model:
     cell = RHN(RHNConfig(units=9, depth=2, embedding=4, coupled=coupled))
     parameters = cell.initial(torch.Generator().manual_seed(4))
     sample = np.frombuffer(TEXT, np.uint8)
     parameters["output_bias"] = torch.from_numpy(np.log(np.bincount(sample, minlength=256) + 0.01)).float()
+    model = Model("toy", cell, exact_weights(cell, parameters, sample))
+    save_model(model, path)
+    return model
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+@pytest.mark.parametrize("preset", ["fast", "default", "best"])
+def test_archives_decode(coupled: bool, preset: str, tmp_path: Path) -> None:
     path = tmp_path / "toy.safetensors"
-    save_model(Model("toy", cell, exact_weights(cell, parameters, sample)), path)
+    write_model(path, coupled)
     raw = TEXT + bytes(range(100, 160)) + TEXT[3:]
     archive = rhnzip.compress(raw, model=str(path), preset=preset, lanes=3, block_size=150)
     assert decode(archive, str(path)) == raw == rhnzip.decompress(archive, model=str(path))
+
+
+class Watched(CpuBackend):
+    """Keeps the learner that it gives away."""
+
+    def learner(self, *arguments: Any) -> Any:
+        self.given = super().learner(*arguments)
+        return self.given
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_networks_stay_the_same_to_the_last_bit(coupled: bool, tmp_path: Path) -> None:
+    """The bytes would come out right even if a weight were off by a bit, most of the time."""
+    path, backend = tmp_path / "toy.safetensors", Watched()
+    model = write_model(path, coupled)
+    chosen = Settings(rate=0.01, boost=2.0, boost_updates=5.0, beta=0.9, decay=0.01, floor=1e-3)
+    codec = LearningCodec(model.cell, model.weights, backend, chosen, 1)
+    network = Network(str(path), to_parameters(chosen))
+    for raw, lanes, segment in (
+        (TEXT[:157], 5, 4),
+        (TEXT[:30], 7, 1),
+        (TEXT[:200], 6, 17),
+        (TEXT[::-1], 4, 6),
+    ):
+        payload = codec.encode(raw, lanes, segment)
+        assert network.block(payload, len(raw), lanes, segment) == raw
+        learner = backend.given
+        for name, table in network.rows.items():
+            for found, expected in (
+                (network.theta[name], learner.theta[name].T),
+                (network.v[name], learner.moments[name].T),
+                (network.w[name].astype(np.int8), learner.maps[name].weight.numpy()),
+                (network.scale[name], learner.column_scales[name]),
+                (network.theta[table], learner.tables[table]),
+                (network.v[table], learner.moments[table]),
+            ):
+                assert found.dtype == expected.dtype
+                assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
+    assert network.n > 20
 
 
 # The test vectors of docs/exactness.md

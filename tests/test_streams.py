@@ -545,7 +545,9 @@ def test_codec_errors_say_how_much_was_recovered(error: Exception, monkeypatch: 
     assert caught.value.recovered == 1024
 
 
-@pytest.mark.parametrize("error", [BackendError("what"), LimitError("what"), MemoryError("what"), KeyboardInterrupt("what")])
+@pytest.mark.parametrize(
+    "error", [BackendError("what"), LimitError("what"), MemoryError("what"), KeyboardInterrupt("what")]
+)
 def test_errors_of_the_machine_pass(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = compress(TEXT)
     fail_at(monkeypatch, 2, error)

@@ -27,7 +27,7 @@ FROZEN_GROUP = 16
 """Fewest lanes worth a thread of their own: below, products stream the same weights for little work."""
 
 MAX_MEMORY = 4 << 30
-"""Most bytes that a block may need to be coded; a header that asks for more is refused before they are taken."""
+"""Most bytes that a block may need; a header that asks for more is refused before they are taken."""
 
 LEARNING_GROUP = 4
 """The same when learning, where gradients triple the work of a lane."""
@@ -217,7 +217,7 @@ class LearningCodec(_NetworkCodec):
         if lanes * segment * self._row_bytes > MAX_MEMORY:
             needed = lanes * segment * self._row_bytes / (1 << 30)
             raise LimitError(
-                f"{lanes} lanes x {segment} steps of this model would take {needed:.1f} GiB of memory to learn from"
+                f"{lanes} lanes x {segment} steps of this model would take {needed:.1f} GiB of memory"
             )
         parts = lane_groups(lanes, self.threads, LEARNING_GROUP)
         return LearningPredictor(self._cell, self._learner, parts, segment, workers.run, self.threads)

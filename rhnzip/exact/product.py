@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,6 +45,10 @@ def fast_product(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
 @functools.cache
 def fast_product_is_right(rows: int, inner: int, columns: int, transposed: bool, device: str) -> bool:
     """Whether `fast_product` agrees with `portable_product` at this shape and layout, extremes included."""
+    if inner == 1 or columns == 1:
+        # A stride along a size of 1 means nothing and may be anything, but torch's product reads it: with an
+        # inner size of 1 some layouts give wrong sums, and which one a caller has the shape does not tell.
+        return False
     generator = torch.Generator().manual_seed(rows * 1_000_003 + inner * 1009 + columns)
 
     def extreme(*shape: int) -> Tensor:
@@ -74,9 +79,8 @@ class ProductMap:
 
     def __init__(self, weight: Any, device: torch.device) -> None:
         """Lay out an int8 weight (numpy, shape (K, N)) with contiguous columns, which suits few rows."""
-        w = torch.from_numpy(weight).to(device)
-        self.inner, self.columns = w.shape
-        self.weight = w.t().contiguous().t()
+        self.inner, self.columns = weight.shape
+        self.weight = torch.from_numpy(np.array(weight.T, order="C")).to(device).t()  # a copy at any shape
         self.device = device
 
     def check(self, rows: int) -> bool:

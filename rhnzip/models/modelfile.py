@@ -87,6 +87,7 @@ def save_model(model: Model, path: Path) -> None:
         "card": json.dumps(model.card, sort_keys=True),
     }
     save_file(tensors, temporary, metadata)
+    os.chmod(temporary, 0o644)  # the library makes it for its owner alone; an installed model is for all
     os.replace(temporary, path)
 
 
@@ -106,7 +107,7 @@ def load_model_file(path: Path) -> Model:
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         config, card = json.loads(metadata["config"]), json.loads(metadata.get("card", "{}"))
         name = metadata["name"]
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, AttributeError) as error:  # AttributeError: a type numpy does not have
         raise ModelError(f"{path}: cannot be read as a model file: {error}") from error
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise ModelError(f"{path}: damaged metadata: {error!r}") from error
@@ -139,7 +140,12 @@ def _weights(path: Path, cell: Cell, tensors: dict[str, NDArray[Any]]) -> ExactW
         for name, shape in expected.linears.items()
     }
     tables = {name: take(f"table.{name}", shape) for name, shape in expected.tables.items()}
-    scales = {name: float(take(f"value.{name}", (1,))[0]) for name in cell.value_scales()}
+    scales = {}
+    for name in cell.value_scales():
+        scale = take(f"value.{name}", (1,))
+        if scale.dtype != np.float32:
+            raise ModelError(f"{path}: tensor value.{name} is of type {scale.dtype}, not float32")
+        scales[name] = float(scale[0])
     if tensors:
         raise ModelError(f"{path}: unexpected tensor {next(iter(tensors))}")
     return ExactWeights(linears, tables, scales)

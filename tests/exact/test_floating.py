@@ -118,7 +118,7 @@ def test_gradient_of_autograd_is_the_slope() -> None:
     step, ends = 1e-2, []
     for sign in (1, -1):
         moved = {name: (value + sign * step * slopes[name] / norm).detach() for name, value in p.items()}
-        ends.append(float(losses(moved, fused=False, dropout=True)[0]))
+        ends.append(float(losses(moved, fused=False, dropout=True)[0].detach()))
     assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(norm, rel=2e-3)
 
 

@@ -192,9 +192,6 @@ def outcome(
 
 Double = NDArray[np.float64]
 
-POINTWISE = 5e-4
-"""Relative error of a pointwise gradient: tanh is a rational function."""
-
 
 @dataclass
 class Gradients:
@@ -239,89 +236,101 @@ def exact_gradients(case: Case, run: Run) -> tuple[Gradients, dict[str, Double]]
 
 
 def true_gradients(
-    case: Case, symbols: NDArray[np.int64], active: int, inputs: dict[str, Double]
-) -> tuple[Gradients, Gradients]:
-    """Gradients of the dequantised network by autograd in float64, straight through the quantised inputs.
+    case: Case,
+    symbols: NDArray[np.int64],
+    active: int,
+    inputs: dict[str, Double],
+    forced: Gradients | None = None,
+) -> tuple[Gradients, list[list[list[Double]]]]:
+    """Gradients of the dequantised network by autograd in float64, straight through its int8 `inputs`.
 
-    Also how far the exact ones may be off: what rounding a row's or a column's gradients to 127ths of the
-    largest can do, passed on from step to step at its worst.
+    With `forced`, what flows on from a map is what those say stands before it: every stage is on its own.
+    Also h, t, c and s of every step and layer.
     """
-    exact, units, gates = case.weights(), case.units, case.cell().gates
+    exact, units = case.weights(), case.units
     f = exact.scales["state"]
     w = {n: torch.tensor(x.weight * x.scale.astype(np.float64) * f) for n, x in exact.linears.items()}
     tables = {n: torch.tensor(x.astype(np.float64)) for n, x in exact.tables.items()}
     s = carried = torch.zeros(case.lanes, units, dtype=torch.float64)
     for leaf in (*w.values(), *tables.values(), carried):
         leaf.requires_grad_()
-    a: dict[str, list[Any]] = {name: [] for name in w}
-    layers: list[list[Any]] = []
+    before = {name: np.zeros((case.steps, case.lanes, x.shape[1])) for name, x in w.items()}
+    gates: list[list[list[Double]]] = []
     loss: Any = 0.0
-    used = np.concatenate([np.zeros((1, case.lanes), np.int64), symbols[:-1]])
+    previous = torch.zeros(case.lanes, dtype=torch.int64)
 
-    def affine(name: str, x: Any, step: int) -> Any:
-        index = torch.from_numpy(used[step] if name == "recurrent.0" else np.zeros_like(used[step]))
+    def affine(name: str, x: Any, step: int, row: Any) -> Any:
+        def found(gradient: Any) -> Any:
+            before[name][step] = np.asarray(gradient)
+            return None if forced is None else torch.from_numpy(forced.before[name][step])
+
         quantised = torch.tensor(inputs[name][step]) / f
-        a[name].append((x + (quantised - x).detach()) @ w[name] + tables[table_of(name)][index])
-        a[name][-1].retain_grad()
-        return a[name][-1]
+        a = (x + (quantised - x).detach()) @ w[name] + tables[table_of(name)][row]
+        a.register_hook(found)
+        return a
 
     for step, row in enumerate(symbols):
-        layers.append([])
+        gates.append([])
         for layer in range(case.depth):
-            before = affine(f"recurrent.{layer}", s, step)
-            h, t = torch.tanh(before[:, :units]), torch.sigmoid(before[:, units : 2 * units])
-            c = torch.sigmoid(before[:, 2 * units :]) if gates == 3 else 1 - t
-            out = h * t + s * c
-            out.retain_grad()
-            layers[-1].append((h, t, c, s, out))
-            s = out
+            a = affine(f"recurrent.{layer}", s, step, 0 if layer else previous)
+            h, t = torch.tanh(a[:, :units]), torch.sigmoid(a[:, units : 2 * units])
+            c = 1 - t if case.coupled else torch.sigmoid(a[:, 2 * units :])
+            gates[-1].append([np.asarray(x.detach()) for x in (h, t, c, s)])
+            s = h * t + s * c
         lanes = active if step == case.steps - 1 else case.lanes
-        log_p = torch.log_softmax(affine("output", s, step), 1)
-        loss = loss - log_p[torch.arange(lanes), torch.from_numpy(row[:lanes])].sum()
+        log_p = torch.log_softmax(affine("output", s, step, 0), 1)
+        previous = torch.from_numpy(row)
+        loss = loss - log_p[torch.arange(lanes), previous[:lanes]].sum()
     loss.backward()
+    weights = {name: np.asarray(x.grad).T for name, x in w.items()}
+    return Gradients(
+        before, weights, {n: np.asarray(x.grad) for n, x in tables.items()}, np.asarray(carried.grad)
+    ), gates
 
-    def array(x: Any) -> Double:
-        return np.asarray(x.detach())
 
-    true = Gradients(
-        {name: np.array([array(x.grad) for x in values]) for name, values in a.items()},
-        {name: array(x.grad).T for name, x in w.items()},
-        {name: array(x.grad) for name, x in tables.items()},
-        array(carried.grad),
-    )
-    error = {name: np.zeros_like(value) for name, value in true.before.items()}
-    e = np.zeros((case.lanes, units))
+def bounds(
+    case: Case, exact: Gradients, inputs: dict[str, Double], used: NDArray[np.int64], gates: Any
+) -> Gradients:
+    """How far each stage may be off: rows and columns are rounded to 127ths of their largest, halves away."""
+    weights, f = case.weights(), case.weights().scales["state"]
+    before = {name: np.zeros_like(value) for name, value in exact.before.items()}
+    e = np.zeros((case.lanes, case.units))  # of the gradient at the state
 
     def into_input(name: str, step: int) -> Double:
-        """Error of the gradient that a map hands to its input, rows rounded to 127ths on the way."""
-        scale, weight = exact.linears[name].scale.astype(np.float64), np.abs(exact.linears[name].weight.T * f)
-        top = ((np.abs(true.before[name][step]) + error[name][step]) * scale).max(1, keepdims=True)
-        return np.asarray((error[name][step] * scale + top / 254) @ weight)
+        linear = weights.linears[name]
+        top = np.abs(exact.before[name][step] * linear.scale.astype(np.float64)).max(1, keepdims=True)
+        return np.asarray(top / 254 * np.abs(linear.weight.astype(np.float64)).sum(1) * f)
 
     for step in reversed(range(case.steps)):
-        lanes = active if step == case.steps - 1 else case.lanes
-        p = array(torch.softmax(a["output"][step], 1))
-        error["output"][step, :lanes] = 1e-3 * p[:lanes] + 2.0**-16  # logits to 1024ths of an octave
+        before["output"][step] = OUTPUT
         e = e + into_input("output", step)
         for layer in reversed(range(case.depth)):
-            name = f"recurrent.{layer}"
-            h, t, c, s0 = (array(x) for x in layers[step][layer][:4])
-            slack = POINTWISE * (np.abs(array(layers[step][layer][4].grad)) + e) * (1 + np.abs(s0))
-            by_t = h - s0 if gates == 2 else h
-            parts = [e * t * (1 - h * h) + slack, e * t * (1 - t) * np.abs(by_t) + slack]
-            if gates == 3:
-                parts.append(e * c * (1 - c) * np.abs(s0) + slack)
-            error[name][step] = np.concatenate(parts, 1)
-            e = e * c + slack + into_input(name, step)
+            h, t, c, s = gates[step][layer]
+            parts = [e * t * (1 - h * h), e * t * (1 - t) * np.abs(h - s if case.coupled else h)]
+            if not case.coupled:
+                parts.append(e * c * (1 - c) * np.abs(s))
+            before[f"recurrent.{layer}"][step] = np.concatenate(parts, 1) + POINTWISE
+            e = e * c + POINTWISE + into_input(f"recurrent.{layer}", step)
 
-    weight_error, table_error = {}, {}
-    for name, value in true.before.items():
-        flat, rows = error[name].reshape(-1, value.shape[2]), np.zeros_like(true.tables[table_of(name)])
-        flat = flat + (np.abs(value).reshape(flat.shape) + flat).max(0) / 254
-        weight_error[name] = flat.T @ np.abs(inputs[name].reshape(len(flat), -1) / f)
-        np.add.at(rows, used.reshape(-1) if name == "recurrent.0" else np.zeros(len(flat), np.int64), flat)
-        table_error[table_of(name)] = rows
-    return true, Gradients(error, weight_error, table_error, e)
+    of_weights, of_tables = {}, {}
+    for name, value in exact.before.items():
+        flat = value.reshape(-1, value.shape[2])
+        half = np.abs(flat).max(0) / 254
+        of_weights[name] = half[:, None] * np.abs(inputs[name].reshape(len(flat), -1)).sum(0) / f
+        rows = used if name == "recurrent.0" else np.zeros_like(used)
+        size = len(exact.tables[table_of(name)])
+        of_tables[table_of(name)] = np.bincount(rows.reshape(-1), minlength=size)[:, None] * half
+    return Gradients(before, of_weights, of_tables, e)
+
+
+OUTPUT = 2.0**-10
+"""Error of a probability: logits are rounded to 1024ths of an octave, counts to 2^-24 of the whole."""
+
+POINTWISE = 2.0**-10
+"""Error of a gate's gradient, of the order of 1, beside that: tanh is a rational function."""
+
+LOUD = Settings(rate=2.0**-6, boost=0.0, floor=2.0**-40)
+"""A first step of 2^-6 against each gradient of more than 2^-30."""
 
 
 def by_column(*gradients: Gradients) -> Iterator[tuple[Double, ...]]:
@@ -333,33 +342,37 @@ def by_column(*gradients: Gradients) -> Iterator[tuple[Double, ...]]:
     yield tuple(g.carried for g in gradients)
 
 
-LOUD = Settings(rate=2.0**-6, boost=0.0, floor=2.0**-40)
-"""A first step of 2^-6 against each gradient of more than 2^-30."""
-
-
 @given(case=cases(), backend=st.sampled_from(BACKENDS), data=st.data())
-@settings(max_examples=40, deadline=None)
-def test_gradients_are_those_of_autograd(case: Case, backend: Any, data: st.DataObject) -> None:
+@settings(max_examples=25, deadline=None)
+def test_every_stage_gives_the_gradients_of_autograd(case: Case, backend: Any, data: st.DataObject) -> None:
     active = data.draw(st.integers(1, case.lanes))
     run, symbols = Run(case, new_learner(case, LOUD, backend)), case.symbols(1)
     run.forward_and_backward(symbols, active)
     exact, inputs = exact_gradients(case, run)
-    true, bound = true_gradients(case, symbols, active, inputs)
-    for value, expected, error in by_column(exact, true, bound):
+    true, gates = true_gradients(case, symbols, active, inputs, exact)
+    used = np.concatenate([np.zeros((1, case.lanes), np.int64), symbols[:-1]])
+    for value, expected, error in by_column(exact, true, bounds(case, exact, inputs, used, gates)):
         assert value.shape == expected.shape == error.shape
-        assert (np.abs(value - expected) <= 1.001 * error + 2.0**-29).all()
+        assert (np.abs(value - expected) <= 1.001 * error + 1e-6).all()
+    assert (exact.before["output"][-1, active:] == 0).all()
 
 
 @pytest.mark.parametrize("coupled", [True, False])
-def test_gradients_are_close(coupled: bool) -> None:
-    """The bound above is the worst case; usual are errors below 4/127 of each column's largest gradient."""
+def test_gradients_are_those_of_autograd(coupled: bool) -> None:
+    """What the stages' rounding comes to: errors of 3/127 of a column's largest gradient in the mean square.
+
+    Sums over a segment cancel and their errors do not: for weights and tables, some more of what is left.
+    """
     case = Case(5, lanes=8, steps=8, units=24, depth=2, coupled=coupled)
     run, symbols = Run(case, new_learner(case, LOUD)), case.symbols(1)
     run.forward_and_backward(symbols)
     exact, inputs = exact_gradients(case, run)
     true, _ = true_gradients(case, symbols, case.lanes, inputs)
+    for name, value in exact.before.items():
+        error = (value - true.before[name]) / np.abs(true.before[name]).max((0, 1))
+        assert np.sqrt((error**2).mean()) <= 3 / 127
     for value, expected in by_column(exact, true):
-        assert (np.abs(value - expected) <= 4 / 127 * np.abs(expected).max(0)).all()
+        assert np.linalg.norm(value - expected) <= 0.1 * np.linalg.norm(expected)
 
 
 # Backends.
@@ -371,7 +384,7 @@ def test_gradients_are_close(coupled: bool) -> None:
     cuts=st.lists(st.integers(1, 5), max_size=2).map(tuple),
     threads=st.sampled_from([1, 2, 5]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_backends_give_the_same_bits(
     case: Case, chosen: Settings, cuts: tuple[int, ...], threads: int
 ) -> None:
@@ -400,7 +413,7 @@ def portable_products() -> Iterator[None]:
 
 
 @given(case=cases(extremes=True), chosen=SETTINGS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_portable_product_gives_the_same_bits(case: Case, chosen: Settings) -> None:
     expected = outcome(case, chosen, BACKENDS[0])
     with portable_products():
@@ -571,14 +584,14 @@ def test_decay_pulls_towards_the_initial_weights() -> None:
 
 
 def test_learning_lowers_the_cost() -> None:
-    run, symbols = Run(CASE, new_learner(CASE, STEADY)), CASE.symbols(1)
+    run, symbols = Run(CASE, new_learner(CASE, replace(STEADY, rate=0.02))), CASE.symbols(1)
 
     def cost() -> float:
         counts = np.array(run.learn(symbols))
         chosen = np.take_along_axis(counts, symbols[:, :, None], 2)
         return float(-np.log2((chosen + 1) / 2.0**24).mean())
 
-    costs = [cost() for _ in range(30)]
+    costs = [cost() for _ in range(60)]
     assert costs[-1] < 0.5 * costs[0]
 
 
@@ -600,12 +613,16 @@ def test_reset_goes_back_to_the_start(backend: Any) -> None:
     assert story() == first
 
 
-def test_learners_share_nothing() -> None:
-    weights = CASE.weights()
+@pytest.mark.parametrize("units", [1, 6])
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
+def test_learners_share_nothing(units: int, backend: Any) -> None:
+    case = replace(CASE, units=units)
+    weights = case.weights()
     copies = [x.weight.copy() for x in weights.linears.values()]
-    one, two = (BACKENDS[0].learner(weights, CASE.cell().inputs(), STEADY) for _ in range(2))
-    before = snapshot(two)
-    Run(CASE, one).learn(CASE.symbols(1))
+    one, two = (backend.learner(weights, case.cell().inputs(), STEADY) for _ in range(2))
+    before, run = snapshot(two), Run(case, one)
+    for _ in range(3):
+        run.learn(case.symbols(1))
     assert all((before[name] == value).all() for name, value in snapshot(two).items())
     assert all((a == x.weight).all() for a, x in zip(copies, weights.linears.values(), strict=True))
 

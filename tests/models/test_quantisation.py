@@ -59,12 +59,12 @@ def test_short_sample_measures_too() -> None:
         exact_weights(cell, parameters, SAMPLE[:0])
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e13])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e19])
 @pytest.mark.parametrize("name", ["embedding", "recurrent.1", "output", "output_bias"])
 def test_parameters_out_of_range_are_refused(value: float, name: str, network: Any) -> None:
     cell, parameters, _ = network
     changed = {key: tensor.clone() for key, tensor in parameters.items()}
-    changed[name].view(-1)[3] = value * (1e30 if name == "embedding" else 1e6)
+    changed[name].view(-1)[3] = value
     with pytest.raises(ModelError):
         exact_weights(cell, changed, SAMPLE)
 

@@ -108,7 +108,7 @@ def test_forward_is_the_papers(coupled: bool, fused: bool) -> None:
     ops = FloatOps(folded.linears, folded.tables, fused=fused)
     ours = our_logits(cell, ops, torch.from_numpy(symbols), 4)
     papers = papers_logits(cell.config, parameters, symbols)
-    assert papers.std() > 0.5
+    assert papers.std() > 0.3
     assert np.abs(ours.numpy() - papers).max() < 5e-4
 
 
