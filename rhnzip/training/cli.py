@@ -69,7 +69,7 @@ network_options = _options(
         "--gate-bias",
         metavar="X",
         type=float,
-        show_default="-2",
+        show_default="-2; uncoupled: 0",
         help="Bias of the transform gates at the start; below 0, layers start by carrying.",
     ),
     click.option(
@@ -331,6 +331,8 @@ def _plan(
         network, recipe = {**network, **PRESETS[preset].network}, PRESETS[preset].recipe
     if given.pop("uncoupled", False):
         given["coupled"] = False
+        if kept is None:  # carry gates that start open let the state of such a network grow without bound
+            given.setdefault("gate_bias", 0.0)
     changes = {field.name: given.pop(field.name) for field in fields(Recipe) if field.name in given}
     return network | given, dataclasses.replace(recipe, **changes)
 

@@ -52,7 +52,7 @@ def test_payload_is_pinned() -> None:
     counts[:, 200] = 1000
     encoder = Encoder()
     encoder.encode(np.array([7, 200, 0, 255], np.int32), counts)
-    assert encoder.finish().hex() == "PINNED"
+    assert encoder.finish().hex() == "1400f7ffeaf0c83b"
 
 
 def test_order_of_lanes_and_steps_is_one_stream() -> None:

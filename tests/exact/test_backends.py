@@ -321,7 +321,7 @@ print(known_answer(CpuBackend()), known_answer(ReferenceBackend()))
 @pytest.mark.parametrize(
     "environment",
     [
-        {"OMP_NUM_THREADS": "1"},
+        {"OMP_NUM_THREADS": "2"},
         # As on an older processor: no VNNI, where torch's int8 product saturates, and no AVX for numba.
         {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "default", "NUMBA_CPU_NAME": "generic"},
     ],

@@ -115,11 +115,11 @@ def test_gradient_of_autograd_is_the_slope() -> None:
     p = leaves()
     _, slopes = gradients(p, fused=False, dropout=True)
     norm = float(torch.cat([slopes[name].flatten() for name in p]).norm())
-    step, ends = 1e-2, []
+    step, ends = 5e-4, []  # short: the loss bends
     for sign in (1, -1):
         moved = {name: (value + sign * step * slopes[name] / norm).detach() for name, value in p.items()}
         ends.append(float(losses(moved, fused=False, dropout=True)[0].detach()))
-    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(norm, rel=2e-3)
+    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(norm, rel=5e-3)
 
 
 @pytest.mark.parametrize("fused", [False, True])

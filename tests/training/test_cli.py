@@ -161,6 +161,8 @@ def test_network_options(text_file: Path, tmp_path: Path) -> None:
     config = content["config"]
     assert (config["coupled"], config["gate_bias"], config["init_range"]) == (False, -1.0, 0.1)
     assert content["recipe"]["seed"] == 7
+    ok("train", text_file, "-o", tmp_path / "dog", *QUICK, "--uncoupled")
+    assert read_checkpoint(tmp_path / "dog" / "checkpoint.pt")["config"]["gate_bias"] == 0
 
 
 def test_export(checkpoint: Path, text_file: Path, tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_export(checkpoint: Path, text_file: Path, tmp_path: Path) -> None:
     done = ok("export", checkpoint, "-o", target, *texts, "--description", "about foxes")
     model = load_model_file(target)
     assert (model.name, model.card["description"]) == ("two", "about foxes")
-    assert list(model.card["bpc"]) == ["valid", "fox.txt"]
+    assert set(model.card["bpc"]) == {"valid", "fox.txt"}
     assert model.id.hex() in done.stdout and "  fox.txt\n" in done.stdout
     assert model.id == load_model_file(checkpoint.parent / "fox.safetensors").id
     assert target.with_suffix(".md").read_text().startswith("# two\n")
