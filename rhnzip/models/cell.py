@@ -31,6 +31,14 @@ class Folded:
     tables: dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class FoldedShapes:
+    """Shapes of what `Folded` holds."""
+
+    linears: dict[str, tuple[int, ...]]
+    tables: dict[str, tuple[int, ...]]
+
+
 class Config(Protocol):
     """Frozen dataclass of a cell's sizes; `cell` names its kind in the registry."""
 
@@ -55,6 +63,10 @@ class Cell(Protocol):
 
     def fold(self, parameters: Parameters) -> Folded:
         """Turn trained parameters into linear maps and row tables (differentiable)."""
+        ...
+
+    def folded_shapes(self) -> FoldedShapes:
+        """Shapes of what `fold` returns, without computing anything."""
         ...
 
     def embed(

@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 from rhnzip.errors import ModelError
 from rhnzip.exact.constants import SYMBOLS
 from rhnzip.exact.weights import ExactWeights, Linear
-from rhnzip.models.cell import Cell, Folded
+from rhnzip.models.cell import Cell
 from rhnzip.models.registry import make_cell
 
 FORMAT = "rhnzip-model-1"
@@ -125,7 +125,7 @@ def load_model_file(path: Path) -> Model:
 
 def _weights(path: Path, cell: Cell, tensors: dict[str, NDArray[Any]]) -> ExactWeights:
     """Pick the tensors that the cell needs; every one must be there, of the right shape, and no other."""
-    expected = folded_shapes(cell)
+    expected = cell.folded_shapes()
 
     def take(name: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
         if name not in tensors:
@@ -149,23 +149,3 @@ def _weights(path: Path, cell: Cell, tensors: dict[str, NDArray[Any]]) -> ExactW
     if tensors:
         raise ModelError(f"{path}: unexpected tensor {next(iter(tensors))}")
     return ExactWeights(linears, tables, scales)
-
-
-@dataclass(frozen=True)
-class FoldedShapes:
-    """Shapes of a cell's linear maps and tables."""
-
-    linears: dict[str, tuple[int, ...]]
-    tables: dict[str, tuple[int, ...]]
-
-
-def folded_shapes(cell: Cell) -> FoldedShapes:
-    """Shapes after folding, without computing anything (torch's meta device)."""
-    import torch
-
-    meta = {name: torch.empty(shape, device="meta") for name, shape in cell.shapes().items()}
-    folded: Folded = cell.fold(meta)
-    return FoldedShapes(
-        {name: tuple(value.shape) for name, value in folded.linears.items()},
-        {name: tuple(value.shape) for name, value in folded.tables.items()},
-    )

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from rhnzip.models.cell import Folded, Parameters
+from rhnzip.models.cell import Folded, FoldedShapes, Parameters
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,17 @@ class RHN:
         linears["output"] = parameters["output"]
         tables["output_bias"] = parameters["output_bias"].unsqueeze(0)
         return Folded(linears, tables)
+
+    def folded_shapes(self) -> FoldedShapes:
+        """Shapes of what `fold` returns."""
+        c, width = self.config, self.gates * self.config.units
+        linears: dict[str, tuple[int, ...]] = {
+            f"recurrent.{layer}": (c.units, width) for layer in range(c.depth)
+        }
+        tables: dict[str, tuple[int, ...]] = {"input": (c.vocabulary, width)}
+        tables |= {f"bias.{layer}": (1, width) for layer in range(1, c.depth)}
+        tables["output_bias"] = (1, c.vocabulary)
+        return FoldedShapes(linears | {"output": (c.units, c.vocabulary)}, tables)
 
     def embed(
         self, parameters: Parameters, symbols: Tensor, symbol_mask: Tensor, input_mask: Tensor

@@ -17,7 +17,7 @@ import numpy as np
 from rhnzip.errors import UnknownModelError
 from rhnzip.exact.random import uniform_int8, uniform_unit
 from rhnzip.exact.weights import ExactWeights, Float, Linear
-from rhnzip.models.modelfile import Model, folded_shapes
+from rhnzip.models.modelfile import Model
 from rhnzip.models.rhn import RHN, RHNConfig
 
 PREFIX = "scratch:"
@@ -51,7 +51,7 @@ def scratch_model(name: str) -> Model:
             f"{name!r}: more than {2 * MAX_SIZE:,} weights; learning would not fit into memory"
         )
     cell = RHN(RHNConfig(units=units, depth=depth))
-    shapes = folded_shapes(cell)
+    shapes = cell.folded_shapes()
     # weights are uniform within about 1 / sqrt(K), rounded down to a power of two
     bound = np.float32(2.0 ** -(((units - 1).bit_length() + 1) // 2))
     linears = {}

@@ -151,3 +151,12 @@ def test_initial_gates_carry() -> None:
         assert gates == ([0, -4] if coupled else [0, -4, 4])
         again = cell.initial(Generator().manual_seed(0))
         assert all(torch.equal(p[name], again[name]) for name in p)
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_folded_shapes_are_those_of_fold(coupled: bool) -> None:
+    cell = RHN(RHNConfig(units=12, depth=3, embedding=7, coupled=coupled))
+    folded = cell.fold(cell.initial(torch.Generator().manual_seed(1)))
+    shapes = cell.folded_shapes()
+    assert {name: tuple(value.shape) for name, value in folded.linears.items()} == shapes.linears
+    assert {name: tuple(value.shape) for name, value in folded.tables.items()} == shapes.tables
