@@ -362,7 +362,7 @@ def test_every_stage_gives_the_gradients_of_autograd(case: Case, backend: Any, d
 def test_gradients_are_those_of_autograd(coupled: bool, backend: Any) -> None:
     """What all the rounding comes to: a root mean square of 3/127 of a column's largest gradient.
 
-    Sums over a segment cancel and their errors do not: for weights and tables it is some more of what is left.
+    Sums over a segment cancel and their errors do not: weights and tables lose some more of what is left.
     """
     case = Case(5, lanes=8, steps=8, units=24, depth=2, coupled=coupled)
     run, symbols = Run(case, new_learner(case, LOUD, backend)), case.symbols(1)
