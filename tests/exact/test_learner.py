@@ -403,7 +403,7 @@ def test_backends_give_the_same_bits(
 
 
 def test_more_threads_than_columns() -> None:
-    case = Case(3, lanes=2, steps=2, units=1, depth=1, coupled=True)
+    case = Case(3, lanes=2, steps=2, units=2, depth=1, coupled=True)
     assert outcome(case, STEADY, BACKENDS[0], threads=300) == outcome(case, STEADY, BACKENDS[1])
 
 
