@@ -86,7 +86,7 @@ _ALL = (
         segment=0,
         settings=None,
         scratch_settings=None,
-        description="frozen network: hundreds of KB/s; independent blocks",
+        description="frozen network: fastest; independent blocks",
     ),
     Preset(
         name="default",
@@ -97,7 +97,7 @@ _ALL = (
         segment=10,
         settings=Settings(rate=5e-5, boost=10.0, boost_updates=200.0),
         scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
-        description="the network learns as it codes: over 10 KB/s",
+        description="the network learns as it codes: slower, smaller",
     ),
     Preset(
         name="best",
@@ -108,7 +108,7 @@ _ALL = (
         segment=10,
         settings=Settings(rate=4e-5, boost=10.0, boost_updates=240.0),
         scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
-        description="learns in smaller steps: a few KB/s",
+        description="learns in smaller steps: slowest, smallest",
     ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}
