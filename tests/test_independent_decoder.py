@@ -28,6 +28,7 @@ from rhnzip.exact.cpu import CpuBackend
 from rhnzip.models.modelfile import Model, save_model
 from rhnzip.models.quantisation import exact_weights
 from rhnzip.models.rhn import RHN, RHNConfig
+from rhnzip.models.scratch import scratch_model
 
 DOCS = Path(__file__).parent.parent / "docs"
 F = np.float32
@@ -304,6 +305,45 @@ def test_networks_stay_the_same_to_the_last_bit(coupled: bool, tmp_path: Path) -
                 assert found.dtype == expected.dtype
                 assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
     assert network.n > 20
+
+
+# Scratch models
+
+
+def random_values(text: str, shape: tuple[int, ...]) -> Array:
+    key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    values = []
+    for i in range(int(np.prod(shape))):
+        z = (key + (i + 1) * 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        values.append(z ^ z >> 31)
+    return np.array(values, object).reshape(shape)
+
+
+def scratch_tensors(depth: int, units: int, seed: int) -> dict[str, Array]:
+    text, width = f"scratch {depth}x{units} {seed}", 2 * units
+    gates = np.where(np.arange(width) < units, F(0), F(-2))
+    scale = F(2.0 ** -(((units - 1).bit_length() + 1) // 2)) / F(127) / F(127)
+    tensors = {"value.state": np.array([127], F), "table.output_bias": np.zeros((1, 256), F)}
+    for name, columns in [*((f"recurrent.{layer}", width) for layer in range(depth)), ("output", 256)]:
+        values = random_values(f"{text} {name}", (units, columns))
+        tensors[f"{name}.weight"] = (values % 255 - 127).astype(np.int8)
+        tensors[f"{name}.scale"] = np.full(columns, scale)
+    tensors |= {f"table.bias.{layer}": gates[None] for layer in range(1, depth)}
+    values = (random_values(f"{text} input", (256, width)) >> 40).astype(F) * F(2.0**-24)
+    return tensors | {"table.input": (values - F(0.5)) * F(0.5) + gates}
+
+
+@pytest.mark.parametrize(("depth", "units", "seed"), [(2, 9, 0), (1, 16, 77), (3, 17, 0)])
+def test_scratch_models_are_those_documented(depth: int, units: int, seed: int, tmp_path: Path) -> None:
+    config = {"cell": "rhn", "coupled": True, "depth": depth, "embedding": 256, "gate_bias": -2.0}
+    config |= {"init_range": 0.0, "units": units, "vocabulary": 256}
+    digest = hashlib.sha256(json.dumps(config, separators=(",", ":")).encode())
+    for name, tensor in sorted(scratch_tensors(depth, units, seed).items()):
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode() + tensor.tobytes())
+    model = scratch_model(f"scratch:{depth}x{units}" + (f":{seed}" if seed else ""))
+    assert digest.digest()[:8] == model.id
 
 
 # The test vectors of docs/exactness.md
