@@ -28,8 +28,9 @@ import numpy as np
 from rhnzip.errors import TrainingError
 from rhnzip.models.evaluation import Bytes
 
-PIECE = 1 << 16
-"""Pieces of this many bytes (cut at the next line end) are shuffled; large beside any BPTT length."""
+PIECE = 1 << 14
+"""Pieces of this many bytes (cut at the next line end) are shuffled. Large beside any BPTT length; small
+enough that the lanes, which together make one gradient, soon leave the documents they are in."""
 
 HELD_OUT = 20
 """Of a text given without a mix, the last 1 / HELD_OUT is held out."""

@@ -104,9 +104,12 @@ class Trainer:
         recipe, values = self.recipe, list(self.parameters.values())
         if recipe.optimizer == "sgd":
             return torch.optim.SGD(values, lr=recipe.rate, weight_decay=recipe.weight_decay)
-        return torch.optim.AdamW(
-            values, lr=recipe.rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=recipe.weight_decay, fused=True
-        )
+        # Decay holds the matrices' scale, and with it the gates out of saturation; a bias has no such need.
+        groups = [
+            {"params": [value for value in values if value.ndim > 1], "weight_decay": recipe.weight_decay},
+            {"params": [value for value in values if value.ndim == 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.99), eps=1e-8, fused=True)
 
     def _zero_state(self, lanes: int) -> tuple[Tensor, ...]:
         return tuple(torch.zeros(lanes, width, device=self.device) for width in self.cell.state_widths())
