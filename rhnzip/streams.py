@@ -131,7 +131,7 @@ def compress_stream(
     sink: BinaryIO,
     *,
     model: str | None = None,
-    preset: str = "fast",
+    preset: str = "default",
     lanes: int | None = None,
     block_size: int | None = None,
     backend: str | None = None,
@@ -147,7 +147,7 @@ def compress_stream(
         source: what to compress; may give fewer bytes than asked for.
         sink: where the archive goes; may take fewer bytes than it is given.
         model: name of a built-in model, or path of a model file; None takes the default.
-        preset: name of a preset.
+        preset: "fast" (frozen network), "default" or "best" (the network learns as it codes).
         lanes: lanes in every block of enough bytes, 1..4096; None lets the preset choose.
         block_size: bytes of the original in a block, 1..2^26; None lets the preset choose.
         backend: what computes; None takes the best at hand.
@@ -318,7 +318,7 @@ def compress(
     data: Bytes,
     *,
     model: str | None = None,
-    preset: str = "fast",
+    preset: str = "default",
     lanes: int | None = None,
     block_size: int | None = None,
     backend: str | None = None,

@@ -28,6 +28,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import rhnzip
+from rhnzip.archive import PRESET_NAMES
 from rhnzip.cli import cli, main
 from rhnzip.errors import BackendError, CorruptError, UnknownModelError
 
@@ -90,7 +91,9 @@ def toy_coding() -> ModuleType:
         shape=lambda length: SimpleNamespace(lanes=1, segment=0),
         parameters=lambda _model_name: {},
     )
-    module.PRESETS = {"fast": fast}
+    module.PRESETS = {
+        name: SimpleNamespace(**vars(fast) | {"number": number}) for number, name in PRESET_NAMES.items()
+    }
     module.PARAMETER_IDS = {}
     module.looks_random = lambda raw: False
     module.ARITHMETIC_VERSION = 0
@@ -252,11 +255,26 @@ def test_block_size_spellings(text: Path, size: str, blocks: int) -> None:
     assert len(frame["blocks"]) == blocks
 
 
-@pytest.mark.parametrize("preset", [["--fast"], ["--preset", "fast"], ["--preset", "fast", "--fast"]])
-def test_preset(text: Path, preset: list[str]) -> None:
-    ok("compress", text, *preset)
+@pytest.mark.parametrize(
+    ("options", "preset"),
+    [
+        ([], "default"),
+        (["--fast"], "fast"),
+        (["--best"], "best"),
+        (["--preset", "default"], "default"),
+        (["--preset", "fast"], "fast"),
+        (["--preset", "best", "--fast"], "fast"),
+    ],
+)
+def test_preset(text: Path, options: list[str], preset: str) -> None:
+    ok("compress", text, *options)
     (frame,) = json.loads(ok("info", "--json", "a.txt.rhn").stdout)["frames"]
-    assert frame["preset"] == "fast"
+    assert frame["preset"] == preset
+
+
+def test_help_names_the_presets() -> None:
+    shown = ok("compress", "--help").stdout
+    assert all(f"    {name} " in shown or f"  {name} " in shown for name in PRESET_NAMES.values())
 
 
 # --- What is refused ---
@@ -335,7 +353,7 @@ def test_library_errors_are_one_line(text: Path) -> None:
         (["explode"], "No such command"),
         (["compress", "--block-size", "many", "a.txt"], "not a size"),
         (["compress", "--block-size", "0", "a.txt"], "not a size"),
-        (["compress", "--preset", "slow", "a.txt"], "'slow' is none of: fast"),
+        (["compress", "--preset", "slow", "a.txt"], "'slow' is none of: fast, default, best"),
         (["compress", "--threads", "0", "a.txt"], "threads"),
         (["compress", "-c", "-o", "b", "a.txt"], "exclude"),
         (["compress", "-o", "b", "a.txt", "a.txt"], "one FILE"),
@@ -493,7 +511,7 @@ def test_info(text: Path) -> None:
     size = Path("a.txt.rhn").stat().st_size
     plain, detailed = ok("info", "a.txt.rhn").stdout, ok("info", "-v", "a.txt.rhn").stdout
     assert plain.startswith(f"a.txt.rhn: 9,000 → {size} bytes")
-    assert "model 'toy' (0000000000000000), preset fast, format 1, arithmetic 0" in plain
+    assert "model 'toy' (0000000000000000), preset default, format 1, arithmetic 0" in plain
     assert detailed.startswith(plain)
     assert detailed.count("coded block at") == 3
 

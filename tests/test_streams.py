@@ -131,7 +131,7 @@ class Toy:
 
 MODELS = [ToyModel(b"\x01" * 8, "toy"), ToyModel(b"\x02" * 8, "other")]
 PRESETS = {
-    "fast": ToyPreset("fast", 0, False, 512),
+    "default": ToyPreset("default", 1, False, 512),
     "best": ToyPreset("best", 2, True, 512),
 }
 
@@ -363,7 +363,7 @@ def test_many_lanes_shorten_the_segment(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"preset": "nonsense"}, RhnzipError, "fast, best"),
+        ({"preset": "nonsense"}, RhnzipError, "default, best"),
         ({"model": "nonsense"}, UnknownModelError, "nonsense"),
         ({"backend": "none"}, BackendError, "backend"),
         ({"block_size": 0}, LimitError, "block size"),
@@ -419,7 +419,7 @@ def test_raw_blocks_need_no_model() -> None:
 
 def test_learning_is_refused_where_no_preset_learns(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
     archive = compress(TEXT, preset="best")
-    monkeypatch.setattr(toy.module, "PRESETS", {"fast": PRESETS["fast"]})
+    monkeypatch.setattr(toy.module, "PRESETS", {"default": PRESETS["default"]})
     with pytest.raises(FormatError, match="learning"):
         decompress(archive)
 
@@ -624,7 +624,7 @@ def test_inspection() -> None:
     assert (first.format_version, first.arithmetic_version, first.parameters) == (1, 7, {1: 0x3F800000})
     assert (first.preset, first.learning, first.experts) == ("best", True, False)
     assert (first.model_id, first.model_name) == ("02" * 8, "other")
-    assert (second.preset, second.learning, second.blocks) == ("fast", False, ())
+    assert (second.preset, second.learning, second.blocks) == ("default", False, ())
     assert sum(block.raw_bytes for block in first.blocks) == len(MIXED)
     headers = [part for part in parts(archive) if isinstance(part, CodedBlock | RawBlock)]
     position = len(parts(archive)[0].pack())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from rhnzip.adaptation import PARAMETER_IDS, from_parameters
 from rhnzip.coding.codec import BlockCodec, FrozenCodec, LearningCodec, looks_random
 from rhnzip.coding.presets import PRESETS, BlockShape, Preset
@@ -26,6 +28,8 @@ __all__ = [
     "open_codec",
 ]
 
+logger = logging.getLogger(__name__)
+
 
 def open_codec(
     model: Model,
@@ -43,8 +47,20 @@ def open_codec(
         BackendError: see `rhnzip.exact.backend.get_backend`.
     """
     chosen = get_backend(backend, device)
+    codec: FrozenCodec | LearningCodec
     if learning:
-        return LearningCodec(model.cell, model.weights, chosen, from_parameters(parameters), threads)
-    if parameters:
+        codec = LearningCodec(model.cell, model.weights, chosen, from_parameters(parameters), threads)
+    elif parameters:
         raise FormatError("the frame has learning parameters but does not learn")
-    return FrozenCodec(model.cell, model.weights, chosen, threads)
+    else:
+        codec = FrozenCodec(model.cell, model.weights, chosen, threads)
+    logger.info(
+        "model %s (%s), %s backend on %s, threads: %d, %s",
+        model.name,
+        model.id.hex(),
+        chosen.name,
+        chosen.device,
+        codec.threads,
+        "learning" if learning else "frozen",
+    )
+    return codec

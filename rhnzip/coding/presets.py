@@ -35,7 +35,6 @@ class Preset:
         segment: T, steps between updates of the network; 0 when it is frozen.
         settings: of the update; None when frozen.
         scratch_settings: of the update of a network that starts from nothing; None when frozen.
-        description: for `--help`.
     """
 
     name: str
@@ -46,7 +45,6 @@ class Preset:
     segment: int
     settings: Settings | None
     scratch_settings: Settings | None
-    description: str
 
     @property
     def learning(self) -> bool:
@@ -86,7 +84,6 @@ _ALL = (
         segment=0,
         settings=None,
         scratch_settings=None,
-        description="frozen network: fastest; independent blocks",
     ),
     Preset(
         name="default",
@@ -97,7 +94,6 @@ _ALL = (
         segment=10,
         settings=Settings(rate=5e-5, boost=10.0, boost_updates=200.0),
         scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
-        description="the network learns as it codes: slower, smaller",
     ),
     Preset(
         name="best",
@@ -108,7 +104,6 @@ _ALL = (
         segment=10,
         settings=Settings(rate=4e-5, boost=10.0, boost_updates=240.0),
         scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
-        description="learns in smaller steps: slowest, smallest",
     ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}
