@@ -2,7 +2,7 @@
 
     python benchmarks/bench_scaling.py FILE [--preset default] [--size 100000 --size 1000000 --size 4000000]
 
-FILE should be as long as the largest size. Each figure is of one compression within a process that has started
+FILE should be as long as the largest size. Each figure is of one compression, in a process that has started
 already: the start, a second or two, is not counted.
 """
 
