@@ -79,6 +79,10 @@ class ExactOps(Protocol):
         """Dropout exists in training alone: returns `x`."""
         ...
 
+    def fresh_dropout(self, name: str, x: Any) -> Any:
+        """The same."""
+        ...
+
     def linear(self, name: str, x: Any) -> Any:
         """Product of value `x` with weight `name`."""
         ...
@@ -89,6 +93,50 @@ class ExactOps(Protocol):
 
     def highway_uncoupled(self, product: Any, rows: Any, s: Any, scale: str) -> Any:
         """Highway update with its own carry gate."""
+        ...
+
+    def affine(self, product: Any, rows: Any = None) -> Any:
+        """A product as a value, with rows added if there are any."""
+        ...
+
+    def lookup(self, rows: Any) -> Any:
+        """Rows as a value."""
+        ...
+
+    def part(self, x: Any, start: int, stop: int) -> Any:
+        """Columns start..stop of a value."""
+        ...
+
+    def tanh(self, x: Any) -> Any:
+        """Hyperbolic tangent."""
+        ...
+
+    def sigmoid(self, x: Any) -> Any:
+        """Logistic function."""
+        ...
+
+    def add(self, x: Any, y: Any) -> Any:
+        """Sum."""
+        ...
+
+    def multiply(self, x: Any, y: Any) -> Any:
+        """Product, element by element."""
+        ...
+
+    def mix(self, gate: Any, x: Any, y: Any) -> Any:
+        """Gate between two values: (x - y) gate + y."""
+        ...
+
+    def zoneout(self, x: Any, y: Any, share: float) -> Any:
+        """What zoneout takes of a new value and an old one: its expectation, `share` of the new."""
+        ...
+
+    def normalise(self, x: Any) -> Any:
+        """Layer norm without gain and bias."""
+        ...
+
+    def quantise(self, x: Any, scale: str) -> Any:
+        """Give a value its int8 form, by value scale `scale`: linear maps may read it then."""
         ...
 
     def output(self, product: Any, rows: Any) -> NDArray[np.float32]:

@@ -38,6 +38,14 @@ LOGIT_LIMIT = 64
 LOG2_E = 1.4426950216293335
 EXP_BITS = 28
 
+# Layer norm: a row becomes integers of at most NORM_LEVELS by its largest magnitude, or by NORM_LEAST where
+# that is larger; NORM_EPSILON is added to the variance. In the gradient normalised values count in steps of
+# 1 / NORM_FINE: they are at most sqrt(N) <= 2^8.
+NORM_LEVELS = 32767
+NORM_LEAST = 2.0**-20
+NORM_EPSILON = 1e-3
+NORM_FINE = 128.0
+
 
 def exp2_table() -> list[int]:
     """Return round(2^(EXP_BITS - i / 2^LOGIT_FRACTION)) for all i below 2^LOGIT_FRACTION.

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rhnzip.exact import kernels
+from rhnzip.exact import elementwise, kernels
 from rhnzip.exact.backend import Learner, Settings
 from rhnzip.exact.constants import SYMBOLS, exp2_table
+from rhnzip.exact.cpu_general import Back, CpuGeneral
 from rhnzip.exact.product import ProductMap
 from rhnzip.exact.weights import ExactWeights, Float
 
@@ -31,11 +32,17 @@ class Value:
     tensor: Tensor
     gradient: Float | None = None
 
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return len(self.floats[0])
+
 
 @dataclass
 class Rows:
-    """A table and the row that each lane adds."""
+    """A table and the row of it that belongs to each lane."""
 
+    name: str
     table: Float
     index: NDArray[np.int64]
 
@@ -82,7 +89,7 @@ class CpuPrepared:
         return CpuOps(self, lanes)
 
 
-class CpuOps:
+class CpuOps(CpuGeneral):
     """Primitives over one group of lanes. Buffers alternate between steps, so that nothing is allocated."""
 
     def __init__(self, prepared: CpuPrepared, lanes: int) -> None:
@@ -109,7 +116,7 @@ class CpuOps:
         if self._taken == len(arena):
             arena.append(self._value(width))
         value = arena[self._taken]
-        if value.floats.shape[1] != width:
+        if value.width != width:
             value = arena[self._taken] = self._value(width)
         self._taken += 1
         return value
@@ -128,7 +135,7 @@ class CpuOps:
 
     def rows(self, name: str, index: NDArray[np.int64] | None = None) -> Rows:
         """Rows of a table."""
-        return Rows(self._prepared.tables[name], self._first_row if index is None else index)
+        return Rows(name, self._prepared.tables[name], self._first_row if index is None else index)
 
     def dropout(self, _name: str, x: Value) -> Value:
         """Return `x`."""
@@ -145,10 +152,32 @@ class CpuOps:
 
     def _update(self, kernel: Any, product: Product, rows: Rows, s: Value, scale: str) -> Value:
         acc = self._multiply(product)
-        out = self._take(s.floats.shape[1])
+        out = self._take(s.width)
         prepared = self._prepared
         columns, quant = prepared.column_scales[product.name], prepared.value_scales[scale]
         kernel(acc, columns, rows.table, rows.index, s.floats, quant, out.floats, out.int8)
+        return out
+
+    def _record(self, out: Value, back: Back) -> None:
+        """Nothing is learned."""
+
+    def affine(self, product: Product, rows: Rows | None = None) -> Value:
+        """A product as a value, with rows added if there are any."""
+        acc, columns = self._multiply(product), self._prepared.column_scales[product.name]
+        return self._affine(acc, columns, rows)
+
+    def _affine(self, acc: Any, columns: Float, rows: Rows | None) -> Value:
+        out = self._take(len(columns))
+        if rows is None:
+            elementwise.affine(acc, columns, out.floats)
+        else:
+            elementwise.affine_rows(acc, columns, rows.table, rows.index, out.floats)
+        return out
+
+    def lookup(self, rows: Rows) -> Value:
+        """Rows as a value."""
+        out = self._take(rows.table.shape[1])
+        elementwise.lookup(rows.table, rows.index, out.floats)
         return out
 
     def highway(self, product: Product, rows: Rows, s: Value, scale: str) -> Value:

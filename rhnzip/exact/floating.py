@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rhnzip.exact.constants import TANH_LIMIT, TANH_P, TANH_Q
+from rhnzip.exact.constants import NORM_EPSILON, TANH_LIMIT, TANH_P, TANH_Q
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -66,12 +66,22 @@ class Product:
 
 @dataclass
 class _Deferred:
-    """Inputs, added rows and output gradients of one linear map over a segment, in the order met."""
+    """Inputs, added rows (of table `rows`, if any) and output gradients of one linear map over a segment."""
 
-    rows: str
+    rows: str = ""
     inputs: list[Tensor] = field(default_factory=list)
     indices: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
+
+    def met(self, x: Tensor, rows: Rows | None) -> int:
+        """Keep the input of one more product; returns where its gradient goes."""
+        self.inputs.append(x)
+        self.gradients.append(x)  # until backward puts the gradient here
+        if rows is not None:
+            self.rows = rows.name
+            if rows.index is not None:
+                self.indices.append(rows.index)
+        return len(self.gradients) - 1
 
 
 class FloatOps:
@@ -84,6 +94,8 @@ class FloatOps:
         masks: variational dropout masks by value name, shape (B, K), already divided by the keep probability.
         fused: use the CPU kernels; None means when they apply (CPU tensors).
         ranges: filled with the largest magnitude of each named value, to choose its int8 scale by.
+        rates: rates of `fresh_dropout` by name.
+        generator: of fresh masks, zoneout's among them; None (not in training) takes expectations.
     """
 
     def __init__(
@@ -95,6 +107,8 @@ class FloatOps:
         masks: Mapping[str, Tensor] | None = None,
         fused: bool | None = None,
         ranges: dict[str, float] | None = None,
+        rates: Mapping[str, float] | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
         """Cast the weights once for the segment."""
         first = next(iter(linears.values()))
@@ -102,6 +116,8 @@ class FloatOps:
         self.dtype = dtype
         self._ranges = ranges
         self._masks = dict(masks or {})
+        self._rates = dict(rates or {})
+        self._generator = generator
         self._leaves = dict(linears)
         self._tables = dict(tables)
         if self.fused:
@@ -173,14 +189,78 @@ class FloatOps:
         h, t, c = tanh(a[:, :units]), sigmoid(a[:, units : 2 * units]), sigmoid(a[:, 2 * units :])
         return self._observe(scale, h * t + s * c)
 
+    def affine(self, product: Product, rows: Rows | None = None) -> Tensor:
+        """A product as a value, with rows added if there are any."""
+        inside = self.fused and (rows is None or rows.values is None)
+        if inside:
+            apply: Any = _FusedAffine.apply
+            result: Tensor = apply(product.x, self._live, self, product.name, rows)
+            return result
+        if rows is None:
+            return (product.x.to(self.dtype) @ self._weights[product.name]).float()
+        return self.output(product, rows)
+
+    def lookup(self, rows: Rows) -> Tensor:
+        """Rows as a value; one for all lanes has shape (1, N)."""
+        return self._gather(rows)
+
+    def part(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """Columns start..stop of a value."""
+        return x[:, start:stop]
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Hyperbolic tangent."""
+        return tanh(x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """Logistic function."""
+        return sigmoid(x)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Sum."""
+        return x + y
+
+    def multiply(self, x: Tensor, y: Tensor) -> Tensor:
+        """Product, element by element."""
+        return x * y
+
+    def mix(self, gate: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Gate between two values: (x - y) gate + y."""
+        return (x - y) * gate + y
+
+    def zoneout(self, x: Tensor, y: Tensor, share: float) -> Tensor:
+        """Take the new value `x` with probability `share`, else the old one `y` (Krueger et al. 2017)."""
+        if self._generator is None:
+            return x * share + y * (1 - share)
+        return torch.where(self._chosen(x, share), x, y)
+
+    def fresh_dropout(self, name: str, x: Tensor) -> Tensor:
+        """Dropout with a new mask at every call."""
+        rate = self._rates.get(name, 0.0)
+        if not rate or self._generator is None:
+            return x
+        return x * self._chosen(x, 1 - rate) / (1 - rate)
+
+    def _chosen(self, x: Tensor, share: float) -> Tensor:
+        return torch.rand(x.shape, generator=self._generator, device=x.device) < share
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Layer norm without gain and bias."""
+        return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON)
+
+    def quantise(self, x: Tensor, scale: str) -> Tensor:
+        """Measure a value that linear maps are about to read; the exact side gives it its int8 form."""
+        return self._observe(scale, x)
+
     def finish(self) -> None:
         """Add the collected gradients of weights and tables; call once after `backward()`."""
         for name, record in self._deferred.items():
             if not record.gradients:
                 continue
-            record.gradients.reverse()  # backward met the steps last to first
             x, gradient = torch.cat(record.inputs), torch.cat(record.gradients)
             _accumulate(self._leaves[name], (x.t() @ gradient).float())
+            if not record.rows:
+                continue
             table = self._tables[record.rows]
             if record.indices:
                 chosen = functional.one_hot(torch.cat(record.indices), len(table)).to(self.dtype)
@@ -207,15 +287,12 @@ class _FusedHighway(torch.autograd.Function):
     ) -> Tensor:
         from rhnzip.exact.floating_kernels import highway_forward, narrow
 
-        record = ops._deferred.setdefault(name, _Deferred(rows.name))
         ctx.one_input = x is s
         x = narrow(x.detach(), ops.dtype)
         a = x @ ops._weights[name]
         s_new, h, t = highway_forward(a, ops._rows[rows.name], rows.index, s.detach())
         if any(ctx.needs_input_grad):
-            record.inputs.append(x)
-            if rows.index is not None:
-                record.indices.append(rows.index)
+            ctx.slot = ops._deferred.setdefault(name, _Deferred()).met(x, rows)
             ctx.save_for_backward(s.detach(), h, t)
             ctx.ops, ctx.name = ops, name
         return s_new
@@ -227,8 +304,31 @@ class _FusedHighway(torch.autograd.Function):
         s, h, t = ctx.saved_tensors
         ops: FloatOps = ctx.ops
         da, ds = highway_backward(gradients[0].contiguous(), s, h, t, ops.dtype)
-        ops._deferred[ctx.name].gradients.append(da)
+        ops._deferred[ctx.name].gradients[ctx.slot] = da
         dx = da @ ops._weights[ctx.name].t()
         if ctx.one_input:  # no dropout between state and product: one sum instead of two tensors
             return None, widen_add(dx, ds), None, None, None, None
         return widen_add(dx, torch.zeros_like(ds)), ds, None, None, None, None
+
+
+class _FusedAffine(torch.autograd.Function):
+    """A product on a CPU, rows added: the gradients of its weight and table are left to `finish`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, _live: Tensor, ops: FloatOps, name: str, rows: Rows | None) -> Tensor:
+        x = x.detach().to(ops.dtype)
+        out = (x @ ops._weights[name]).float()
+        if rows is not None:
+            table = ops._rows[rows.name]
+            out += table if rows.index is None else table.index_select(0, rows.index)
+        if any(ctx.needs_input_grad):
+            ctx.slot = ops._deferred.setdefault(name, _Deferred()).met(x, rows)
+            ctx.ops, ctx.name = ops, name
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        ops: FloatOps = ctx.ops
+        da = gradients[0].to(ops.dtype)
+        ops._deferred[ctx.name].gradients[ctx.slot] = da
+        return (da @ ops._weights[ctx.name].t()).float(), None, None, None, None

@@ -23,6 +23,7 @@ from torch import Tensor
 from rhnzip.exact import kernels
 from rhnzip.exact.backend import Settings, update_numbers
 from rhnzip.exact.cpu import CpuOps, CpuPrepared, Product, Rows, Value
+from rhnzip.exact.cpu_general import Back
 from rhnzip.exact.product import ProductMap, fast_product, fast_product_is_right, multiply, portable_product
 from rhnzip.exact.weights import ExactWeights, Float
 
@@ -78,15 +79,22 @@ class CpuLearner(CpuPrepared):
         return CpuSegment(self, lanes, steps, parts)
 
 
-class _Use:
-    """One linear map's rows in a segment: shapes (T, B, ...)."""
+class _Lookup:
+    """What a segment added of a table, and the gradients of it: shapes (T, B, ...)."""
+
+    def __init__(self, columns: int, shape: tuple[int, int]) -> None:
+        self.table = ""
+        self.gradients = np.zeros((*shape, columns), np.float32)
+        self.index = np.zeros(shape, np.int64)
+
+
+class _Use(_Lookup):
+    """One linear map's rows in a segment, and those of the table added to it."""
 
     def __init__(self, product: ProductMap, shape: tuple[int, int]) -> None:
-        self.table = ""
+        super().__init__(product.columns, shape)
         self.inputs = torch.zeros(*shape, product.inner, dtype=torch.int8)
         self.sums = torch.zeros(*shape, product.columns, dtype=torch.int32)
-        self.gradients = np.zeros((*shape, product.columns), np.float32)
-        self.index = np.zeros(shape, np.int64)
 
 
 class CpuSegment:
@@ -97,13 +105,15 @@ class CpuSegment:
         self.learner, self.lanes, self.steps = learner, lanes, steps
         # allocated here and not at first use: groups meet a linear map at the same time on different threads
         self.uses = {name: _Use(product, (steps, lanes)) for name, product in learner.maps.items()}
+        self.lookups: dict[str, _Lookup] = {}
         self.groups = [LearningOps(self, part) for part in parts]
 
     def update_tasks(self, threads: int) -> list[Task]:
         """Tasks that together take one step on all weights; any order, any thread."""
         self.learner.updates += 1
         numbers = update_numbers(self.learner.settings, self.learner.updates)
-        updates = [_Update(self.learner, name, use, numbers) for name, use in self.uses.items()]
+        updates = [_Update(self.learner, "", lookup, numbers) for lookup in self.lookups.values()]
+        updates += [_Update(self.learner, name, use, numbers) for name, use in self.uses.items()]
 
         def task(part: int) -> None:
             for update in updates:
@@ -113,28 +123,32 @@ class CpuSegment:
 
 
 class _Update:
-    """One step on a linear map and the table it goes with; ranges of columns may run on different threads."""
+    """One step on a linear map and the table added to it, or on either; any columns on any thread."""
 
-    def __init__(self, learner: CpuLearner, name: str, use: _Use, numbers: Float) -> None:
+    def __init__(self, learner: CpuLearner, name: str, use: _Lookup, numbers: Float) -> None:
         self._learner, self._name, self._table, self._numbers = learner, name, use.table, numbers
-        self._inputs = use.inputs.flatten(0, 1)
-        self._gradients = use.gradients.reshape(len(self._inputs), -1)
+        self._inputs = use.inputs.flatten(0, 1) if isinstance(use, _Use) else None
         self._index = use.index.reshape(-1)
+        self._gradients = use.gradients.reshape(len(self._index), -1)
         self._touched = np.unique(self._index)
         self.columns = self._gradients.shape[1]
-        self._q = torch.empty(self.columns, len(self._inputs), dtype=torch.int8)
+        self._q = torch.empty(self.columns, len(self._index), dtype=torch.int8)
         self._scale = np.empty(self.columns, np.float32)
 
     def run(self, start: int, stop: int) -> None:
         """Take the step on columns start..stop."""
         if start == stop:
             return
-        learner, name, part = self._learner, self._name, slice(start, stop)
-        q = self._q.numpy()
-        kernels.quantise_columns(self._gradients, start, stop, q, self._scale)
-        table = learner.tables[self._table]
+        kernels.quantise_columns(self._gradients, start, stop, self._q.numpy(), self._scale)
+        if self._table:
+            self._update_table(start, stop)
+        if self._inputs is not None:
+            self._update_linear(slice(start, stop), self._inputs)
+
+    def _update_table(self, start: int, stop: int) -> None:
+        learner, table = self._learner, self._learner.tables[self._table]
         kernels.update_table(
-            q,
+            self._q.numpy(),
             self._scale,
             self._index,
             self._touched,
@@ -146,14 +160,17 @@ class _Update:
             self._numbers,
             np.empty(len(table), np.int32),
         )
+
+    def _update_linear(self, part: slice, inputs: Tensor) -> None:
+        learner, name = self._learner, self._name
         kernels.update_linear(
-            multiply(self._q[part], self._inputs).numpy(),
+            multiply(self._q[part], inputs).numpy(),
             self._scale[part],
             learner.input_scales[name],
             learner.theta[name][part],
             learner.moments[name][part],
             0,
-            stop - start,
+            part.stop - part.start,
             learner.anchors[name][part],
             learner.anchor_scales[name][part],
             self._numbers,
@@ -191,7 +208,7 @@ class LearningOps(CpuOps):
         self._step = -1
         carried = []
         for value in state:
-            copy = self._value(value.floats.shape[1])
+            copy = self._value(value.width)
             copy.floats[:] = value.floats
             copy.int8[:] = value.int8
             carried.append(copy)
@@ -206,46 +223,80 @@ class LearningOps(CpuOps):
         arena = self._values[self._step]
         if self._taken == len(arena):
             arena.append(self._value(width))
+        value = arena[self._taken]
+        if value.width != width:
+            value = arena[self._taken] = self._value(width)
         self._taken += 1
-        return arena[self._taken - 1]
+        return value
+
+    def _record(self, out: Value, back: Back) -> None:
+        gradient = self._gradient(out)
+        gradient.fill(0)
+        self._tape.append(partial(back, gradient))
 
     def _gradient(self, value: Value) -> Float:
         if value.gradient is None:
             value.gradient = np.zeros_like(value.floats)
         return value.gradient
 
-    def _multiply_kept(self, product: Product, rows: Rows, table: str) -> tuple[_Use, Any]:
+    def _multiply_kept(self, product: Product, rows: Rows | None) -> tuple[_Use, Any]:
         use = self._segment.uses[product.name]
-        use.table = table
         at = (self._step, self._part)
         use.inputs[at].copy_(product.x.tensor)
-        use.index[at] = rows.index
+        if rows is not None:
+            use.table = rows.name
+            use.index[at] = rows.index
         sums = use.sums[at]
         self._prepared.maps[product.name](product.x.tensor, sums, fast=self._fast[product.name])
         return use, sums.numpy()
 
     def rows(self, name: str, index: NDArray[np.int64] | None = None) -> Rows:
-        """Rows of a table, remembered by name for the update."""
-        self._table = name
+        """Rows of a table; `index` may change once the step is over."""
         return super().rows(name, None if index is None else index.copy())
 
+    def affine(self, product: Product, rows: Rows | None = None) -> Value:
+        """A product as a value, with rows added if there are any."""
+        use, acc = self._multiply_kept(product, rows)
+        out = self._affine(acc, self._prepared.column_scales[product.name], rows)
+        da = use.gradients[self._step, self._part]
+
+        def back(g: Float) -> None:
+            da[:] = g
+            self._to_input(product.name, da, product.x)
+
+        self._record(out, back)
+        return out
+
+    def lookup(self, rows: Rows) -> Value:
+        """Rows as a value."""
+        out = super().lookup(rows)
+        shape = (self._segment.steps, self._segment.lanes)
+        use = self._segment.lookups.setdefault(rows.name, _Lookup(out.width, shape))
+        use.table = rows.name
+        use.index[self._step, self._part] = rows.index
+        da = use.gradients[self._step, self._part]
+
+        def back(g: Float) -> None:
+            da[:] = g
+
+        self._record(out, back)
+        return out
+
     def _update(self, kernel: Any, product: Product, rows: Rows, s: Value, scale: str) -> Value:
-        use, acc = self._multiply_kept(product, rows, self._table)
-        out = self._take(s.floats.shape[1])
+        use, acc = self._multiply_kept(product, rows)
+        out = self._take(s.width)
         prepared, name = self._prepared, product.name
         columns, quant = prepared.column_scales[name], prepared.value_scales[scale]
         kernel(acc, columns, rows.table, rows.index, s.floats, quant, out.floats, out.int8)
         backward = _GRADIENTS[kernel]
         da = use.gradients[self._step, self._part]
-        gradient = self._gradient(out)
-        gradient.fill(0)
 
-        def back() -> None:
+        def back(gradient: Float) -> None:
             ds = self._gradient(s)
             backward(acc, columns, rows.table, rows.index, s.floats, gradient, da, ds)
             self._to_input(name, da, product.x)
 
-        self._tape.append(back)
+        self._record(out, back)
         return out
 
     def _to_input(self, name: str, da: Float, x: Value) -> None:
@@ -264,7 +315,7 @@ class LearningOps(CpuOps):
 
     def output(self, product: Product, rows: Rows) -> Float:
         """Counts of the next symbol; `learn` later tells which it was."""
-        use, acc = self._multiply_kept(product, rows, self._table)
+        use, acc = self._multiply_kept(product, rows)
         columns = self._prepared.column_scales[product.name]
         kernels.counts(acc, columns, rows.table, self._prepared.exp2, self._work, self._counts)
         self._pending = (product, use.gradients[self._step, self._part])

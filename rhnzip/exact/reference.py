@@ -20,6 +20,7 @@ from rhnzip.errors import BackendError
 from rhnzip.exact import constants
 from rhnzip.exact.backend import Learner, Settings
 from rhnzip.exact.product import ProductMap
+from rhnzip.exact.reference_general import Back, ReferenceGeneral
 from rhnzip.exact.weights import ExactWeights
 
 
@@ -34,9 +35,11 @@ class Value:
 
 @dataclass
 class Rows:
-    """The rows that the lanes add, (B, N) or (1, N)."""
+    """Rows of a table, (B, N) or (1, N), and which they are, (B,) or (1,)."""
 
+    name: str
     values: Tensor
+    index: Tensor
 
 
 @dataclass
@@ -92,7 +95,7 @@ class ReferencePrepared:
         return ReferenceOps(self, lanes)
 
 
-class ReferenceOps:
+class ReferenceOps(ReferenceGeneral):
     """Primitives over one group of lanes."""
 
     def __init__(self, prepared: ReferencePrepared, lanes: int) -> None:
@@ -100,13 +103,15 @@ class ReferenceOps:
         self.lanes = lanes
         self._prepared = prepared
         self._fast = {name: product.check(lanes) for name, product in prepared.maps.items()}
-        names = ("TINY", "HUGE", "INT8_MAX", "TANH_LIMIT", "LOG2_E")
+        names = ["TINY", "HUGE", "INT8_MAX", "TANH_LIMIT", "LOG2_E"]
+        names += ["NORM_LEVELS", "NORM_LEAST", "NORM_EPSILON", "NORM_FINE"]
         numbers = {name: float(getattr(constants, name)) for name in names}
         numbers |= {"P0": constants.TANH_P[0], "P1": constants.TANH_P[1], "P2": constants.TANH_P[2]}
         numbers |= {"Q0": constants.TANH_Q[0], "Q1": constants.TANH_Q[1], "Q2": constants.TANH_Q[2]}
         numbers |= {"ZERO": 0.0, "HALF": 0.5, "ONE": 1.0, "STEPS": float(1 << constants.LOGIT_FRACTION)}
         numbers |= {"LOGIT_MAX": float(constants.LOGIT_LIMIT << constants.LOGIT_FRACTION)}
         self._c = {n: torch.tensor(v, dtype=torch.float32).to(prepared.device) for n, v in numbers.items()}
+        self._first_row = torch.zeros(1, dtype=torch.int64, device=prepared.device)
         self._logit_scale = self._c["LOG2_E"] * self._c["STEPS"]
 
     def begin_step(self) -> None:
@@ -124,7 +129,8 @@ class ReferenceOps:
     def rows(self, name: str, index: Tensor | None = None) -> Rows:
         """Rows of a table."""
         table = self._prepared.tables[name]
-        return Rows(table if index is None else table[index])
+        chosen = self._first_row if index is None else index
+        return Rows(name, table[chosen], chosen)
 
     def dropout(self, _name: str, x: Value) -> Value:
         """Return `x`."""
@@ -134,9 +140,10 @@ class ReferenceOps:
         """Product of `x` with weight `name`."""
         return Product(name, x)
 
-    def _affine(self, product: Product, rows: Rows) -> Tensor:
+    def _affine(self, product: Product, rows: Rows | None) -> Tensor:
         acc = self._prepared.maps[product.name](product.x.int8, fast=self._fast[product.name])
-        return acc.to(torch.float32) * self._prepared.column_scales[product.name] + rows.values
+        scaled = acc.to(torch.float32) * self._prepared.column_scales[product.name]
+        return scaled if rows is None else scaled + rows.values
 
     def _tanh(self, x: Tensor) -> Tensor:
         c = self._c
@@ -149,12 +156,30 @@ class ReferenceOps:
         c = self._c
         return c["HALF"] + c["HALF"] * self._tanh(c["HALF"] * x)
 
-    def _kept(self, x: Tensor, scale: str) -> Value:
+    def _clean(self, x: Tensor) -> Tensor:
         c = self._c
         x = torch.clamp(x, -c["HUGE"], c["HUGE"])
-        x = torch.where(torch.abs(x) >= c["TINY"], x, c["ZERO"])
+        return torch.where(torch.abs(x) >= c["TINY"], x, c["ZERO"])
+
+    def _int8(self, x: Tensor, scale: str) -> Tensor:
+        c = self._c
         scaled = torch.clamp(x * self._prepared.value_scales[scale], -c["INT8_MAX"], c["INT8_MAX"])
-        return Value(x, torch.round(scaled).to(torch.int8))
+        return torch.round(scaled).to(torch.int8)
+
+    def _kept(self, x: Tensor, scale: str) -> Value:
+        x = self._clean(x)
+        return Value(x, self._int8(x, scale))
+
+    def _plain(self, floats: Tensor, back: Back) -> Value:
+        return Value(floats, floats.to(torch.int8))
+
+    def affine(self, product: Product, rows: Rows | None = None) -> Value:
+        """A product as a value, with rows added if there are any."""
+        return self._plain(self._clean(self._affine(product, rows)), lambda _gradient: None)
+
+    def lookup(self, rows: Rows) -> Value:
+        """Rows as a value."""
+        return self._plain(rows.values.expand(self.lanes, -1), lambda _gradient: None)
 
     def highway(self, product: Product, rows: Rows, s: Value, scale: str) -> Value:
         """Coupled highway update."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from rhnzip.exact.backend import Settings, update_numbers
 from rhnzip.exact.product import multiply
 from rhnzip.exact.reference import Product, ReferenceOps, ReferencePrepared, Rows, Value
+from rhnzip.exact.reference_general import Back
 from rhnzip.exact.weights import ExactWeights, Float
 
 
@@ -56,7 +57,7 @@ class ReferenceLearner(ReferencePrepared):
 
 
 class _Use:
-    """One linear map's rows in a segment, step by step."""
+    """One linear map's rows in a segment, or those of a table alone, step by step."""
 
     def __init__(self, table: str, steps: int) -> None:
         self.table = table
@@ -72,6 +73,7 @@ class ReferenceSegment:
         """Nothing here outlives the block."""
         self.learner, self.lanes, self.steps = learner, lanes, steps
         self.uses: dict[str, _Use] = {}
+        self.lookups: dict[str, _Use] = {}
         self.groups = [ReferenceLearningOps(self)]
 
     def update_tasks(self, _threads: int) -> list[Callable[[], None]]:
@@ -83,13 +85,13 @@ class ReferenceSegment:
         learner.updates += 1
         numbers = torch.from_numpy(update_numbers(learner.settings, learner.updates)).to(learner.device)
         arithmetic = self.groups[0]
-        for name, use in self.uses.items():
-            gradients = torch.cat(use.gradients)
-            inputs, index = torch.cat(use.inputs), torch.cat(use.index)
-            q, scale = arithmetic.quantise(gradients.t().contiguous())
-            dw = multiply(q, inputs)
-            arithmetic.update_table(use.table, q, scale, index, numbers)
-            arithmetic.update_linear(name, dw, scale, numbers)
+        uses = [("", use) for use in self.lookups.values()] + list(self.uses.items())
+        for name, use in uses:
+            q, scale = arithmetic.quantise_rows(torch.cat(use.gradients).t().contiguous())
+            if use.table:
+                arithmetic.update_table(use.table, q, scale, torch.cat(use.index), numbers)
+            if name:
+                arithmetic.update_linear(name, multiply(q, torch.cat(use.inputs)), scale, numbers)
 
 
 class ReferenceLearningOps(ReferenceOps):
@@ -103,7 +105,6 @@ class ReferenceLearningOps(ReferenceOps):
         self._segment = segment
         self._tape: list[Callable[[], None]] = []
         self._step = -1
-        self._table = ""
         device = segment.learner.device
         self._unit = torch.tensor(2.0**-24, dtype=torch.float32).to(device)
         self._max_gradient = torch.tensor(2.0**20, dtype=torch.float32).to(device)
@@ -112,6 +113,7 @@ class ReferenceLearningOps(ReferenceOps):
         """Clear the tape; the carried state starts without a gradient."""
         self._tape.clear()
         self._segment.uses.clear()
+        self._segment.lookups.clear()
         self._step = -1
         return tuple(Value(value.floats, value.int8) for value in state)
 
@@ -119,23 +121,43 @@ class ReferenceLearningOps(ReferenceOps):
         """Start a step of the segment."""
         self._step += 1
 
-    def rows(self, name: str, index: Tensor | None = None) -> Rows:
-        """Rows of a table, remembered by name for the update."""
-        self._table = name
-        first = torch.zeros(self.lanes, dtype=torch.int64, device=self._prepared.device)
-        self._index = first if index is None else index
-        return super().rows(name, self._index)
-
-    def _affine_kept(self, product: Product, rows: Rows) -> tuple[_Use, Tensor]:
-        use = self._segment.uses.setdefault(product.name, _Use(self._table, self._segment.steps))
+    def _affine_kept(self, product: Product, rows: Rows | None) -> tuple[_Use, Tensor]:
+        name = rows.name if rows else ""
+        use = self._segment.uses.setdefault(product.name, _Use(name, self._segment.steps))
         use.inputs.append(product.x.int8)
-        use.index.append(self._index)
+        if rows:
+            use.index.append(rows.index.expand(self.lanes))
         return use, self._affine(product, rows)
 
-    def _clean(self, x: Tensor) -> Tensor:
-        c = self._c
-        x = torch.clamp(x, -c["HUGE"], c["HUGE"])
-        return torch.where(torch.abs(x) >= c["TINY"], x, c["ZERO"])
+    def _plain(self, floats: Tensor, back: Back) -> Value:
+        out = super()._plain(floats, back)
+        self._tape.append(lambda: back(self._gradient(out)))
+        return out
+
+    def _pass(self, value: Value, gradient: Tensor) -> None:
+        value.gradient = self._clean(self._gradient(value) + gradient)
+
+    def affine(self, product: Product, rows: Rows | None = None) -> Value:
+        """A product as a value, with rows added if there are any."""
+        use, a = self._affine_kept(product, rows)
+        step = self._step
+
+        def back(g: Tensor) -> None:
+            use.gradients[step] = g
+            self._to_input(product, g)
+
+        return self._plain(self._clean(a), back)
+
+    def lookup(self, rows: Rows) -> Value:
+        """Rows as a value."""
+        use = self._segment.lookups.setdefault(rows.name, _Use(rows.name, self._segment.steps))
+        use.index.append(rows.index.expand(self.lanes))
+        step = self._step
+
+        def back(g: Tensor) -> None:
+            use.gradients[step] = g
+
+        return self._plain(rows.values.expand(self.lanes, -1), back)
 
     def highway(self, product: Product, rows: Rows, s: Value, scale: str) -> Value:
         """Coupled highway update."""
@@ -180,7 +202,7 @@ class ReferenceLearningOps(ReferenceOps):
     def _gradient(self, value: Value) -> Tensor:
         return torch.zeros_like(value.floats) if value.gradient is None else value.gradient
 
-    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def quantise_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows to int8 by their largest magnitude: (q, scale of each row)."""
         c = self._c
         top = torch.amax(torch.abs(x), dim=1)
@@ -192,7 +214,7 @@ class ReferenceLearningOps(ReferenceOps):
 
     def _to_input(self, product: Product, da: Tensor) -> None:
         learner, name = self._prepared, product.name
-        q, row_scale = self.quantise(da * learner.column_scales[name])
+        q, row_scale = self.quantise_rows(da * learner.column_scales[name])
         row_scale = row_scale * learner.input_scales[name]
         acc = multiply(q, learner.maps[name].weight.t())
         x = product.x
@@ -242,7 +264,7 @@ class ReferenceLearningOps(ReferenceOps):
         v = self._second_moment(learner.moments[name], g, numbers)
         theta = self._stepped(learner.theta[name], learner.anchors[name], g, v, numbers)
         learner.moments[name], learner.theta[name] = v, theta
-        q, step = self.quantise(theta)
+        q, step = self.quantise_rows(theta)
         learner.maps[name].replace(q)
         learner.column_scales[name] = step / scale
 

@@ -1,0 +1,240 @@
+"""CPU kernels of the general primitives: the parts that LSTM, state gates and hypernetworks are made of.
+
+The highway update has fused kernels of its own (`kernels`); here every function is one pass over its arrays.
+The rules are those of `kernels`: single binary32 operations, sums over integers alone, every kept value zero
+or of magnitude 2^-60..2^40. A `..._gradient` adds to the gradients it is given.
+
+Legend: B lanes, N columns, R rows of a table.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rhnzip.exact import constants
+from rhnzip.exact.compiled import compiled
+from rhnzip.exact.kernels import _absmax, _int8, _keep, _round, _sigmoid, _tanh
+
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
+_TINY = np.float32(constants.TINY)
+_LEVELS = np.float32(constants.NORM_LEVELS)
+_LEAST_TOP = np.float32(constants.NORM_LEAST)
+_EPSILON = np.float32(constants.NORM_EPSILON)
+_FINE = np.float32(constants.NORM_FINE)
+
+
+@compiled()
+def affine(acc: Any, scale: Any, out: Any) -> None:
+    """Integer sums to values: int32 (B, N), float32 (N,), float32 (B, N)."""
+    lanes, size = acc.shape
+    for b in range(lanes):
+        acc_b, out_b = acc[b], out[b]
+        for i in range(size):
+            out_b[i] = _keep(np.float32(acc_b[i]) * scale[i])
+
+
+@compiled()
+def affine_rows(acc: Any, scale: Any, table: Any, index: Any, out: Any) -> None:
+    """The same, with a row of `table`, float32 (R, N), added to each lane: index int64 (B,)."""
+    lanes, size = acc.shape
+    for b in range(lanes):
+        acc_b, row, out_b = acc[b], table[index[b]], out[b]
+        for i in range(size):
+            out_b[i] = _keep(np.float32(acc_b[i]) * scale[i] + row[i])
+
+
+@compiled()
+def lookup(table: Any, index: Any, out: Any) -> None:
+    """Rows of a table: float32 (R, N), int64 (B,), float32 (B, N)."""
+    lanes, size = out.shape
+    for b in range(lanes):
+        row, out_b = table[index[b]], out[b]
+        for i in range(size):
+            out_b[i] = row[i]
+
+
+@compiled()
+def part(x: Any, start: Any, out: Any) -> None:
+    """Columns of `x` from `start` on: float32 (B, M), (B, N)."""
+    lanes, size = out.shape
+    for b in range(lanes):
+        x_b, out_b = x[b], out[b]
+        for i in range(size):
+            out_b[i] = x_b[start + i]
+
+
+@compiled()
+def part_gradient(g: Any, start: Any, dx: Any) -> None:
+    """Add to those columns of dx."""
+    lanes, size = g.shape
+    for b in range(lanes):
+        g_b, dx_b = g[b], dx[b]
+        for i in range(size):
+            dx_b[start + i] = _keep(dx_b[start + i] + g_b[i])
+
+
+@compiled()
+def quantise(x: Any, scale: Any, q: Any) -> None:
+    """int8 form of a value with a static scale: float32 (B, N), scalar, int8 (B, N)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        x_b, q_b = x[b], q[b]
+        for i in range(size):
+            q_b[i] = _int8(x_b[i], scale)
+
+
+@compiled()
+def tanh(x: Any, out: Any) -> None:
+    """Hyperbolic tangent, all (B, N)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        x_b, out_b = x[b], out[b]
+        for i in range(size):
+            out_b[i] = _keep(_tanh(x_b[i]))
+
+
+@compiled()
+def tanh_gradient(y: Any, g: Any, dx: Any) -> None:
+    """With y = tanh(x): dx += g (1 - y^2)."""
+    lanes, size = y.shape
+    for b in range(lanes):
+        y_b, g_b, dx_b = y[b], g[b], dx[b]
+        for i in range(size):
+            dx_b[i] = _keep(dx_b[i] + g_b[i] * (_ONE - y_b[i] * y_b[i]))
+
+
+@compiled()
+def sigmoid(x: Any, out: Any) -> None:
+    """Logistic function, all (B, N)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        x_b, out_b = x[b], out[b]
+        for i in range(size):
+            out_b[i] = _keep(_sigmoid(x_b[i]))
+
+
+@compiled()
+def sigmoid_gradient(y: Any, g: Any, dx: Any) -> None:
+    """With y = sigmoid(x): dx += g y (1 - y)."""
+    lanes, size = y.shape
+    for b in range(lanes):
+        y_b, g_b, dx_b = y[b], g[b], dx[b]
+        for i in range(size):
+            dx_b[i] = _keep(dx_b[i] + _keep(g_b[i] * y_b[i]) * (_ONE - y_b[i]))
+
+
+@compiled()
+def add(x: Any, y: Any, out: Any) -> None:
+    """Sum of two values, all (B, N)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        x_b, y_b, out_b = x[b], y[b], out[b]
+        for i in range(size):
+            out_b[i] = _keep(x_b[i] + y_b[i])
+
+
+@compiled()
+def multiply(x: Any, y: Any, out: Any) -> None:
+    """Product of two values element by element, all (B, N)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        x_b, y_b, out_b = x[b], y[b], out[b]
+        for i in range(size):
+            out_b[i] = _keep(x_b[i] * y_b[i])
+
+
+@compiled()
+def multiply_gradient(other: Any, g: Any, dx: Any) -> None:
+    """Add g times the other factor to dx."""
+    lanes, size = g.shape
+    for b in range(lanes):
+        other_b, g_b, dx_b = other[b], g[b], dx[b]
+        for i in range(size):
+            dx_b[i] = _keep(dx_b[i] + g_b[i] * other_b[i])
+
+
+@compiled()
+def mix(gate: Any, x: Any, y: Any, out: Any) -> None:
+    """Gate between two values: (x - y) gate + y, all (B, N)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        gate_b, x_b, y_b, out_b = gate[b], x[b], y[b], out[b]
+        for i in range(size):
+            out_b[i] = _keep((x_b[i] - y_b[i]) * gate_b[i] + y_b[i])
+
+
+@compiled()
+def mix_gradient(gate: Any, x: Any, y: Any, g: Any, dgate: Any, dx: Any, dy: Any) -> None:
+    """Add to all three: dgate += g (x - y), dx += g gate, dy += g - g gate."""
+    lanes, size = g.shape
+    for b in range(lanes):
+        gate_b, x_b, y_b, g_b = gate[b], x[b], y[b], g[b]
+        dgate_b, dx_b, dy_b = dgate[b], dx[b], dy[b]
+        for i in range(size):
+            to_x = _keep(g_b[i] * gate_b[i])
+            dgate_b[i] = _keep(dgate_b[i] + g_b[i] * _keep(x_b[i] - y_b[i]))
+            dx_b[i] = _keep(dx_b[i] + to_x)
+            dy_b[i] = _keep(dy_b[i] + (g_b[i] - to_x))
+
+
+@compiled()
+def add_scaled(x: Any, factor: Any, out: Any) -> None:
+    """Add x times a number to `out`: float32 (B, N), scalar, (B, N)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        x_b, out_b = x[b], out[b]
+        for i in range(size):
+            out_b[i] = _keep(out_b[i] + x_b[i] * factor)
+
+
+@compiled()
+def normalise(x: Any, out: Any, gain: Any) -> None:
+    """Layer norm of each row: (x - mean) / sqrt(variance + 0.001), by integer sums.
+
+    A row becomes 16-bit integers q by its largest magnitude; mean and variance are those of q. Shapes: x, out
+    (B, N), N <= 2^16; gain (B,): what a unit of x is worth in `out`, kept for the gradient.
+    """
+    lanes, size = x.shape
+    n = np.float32(size)
+    for b in range(lanes):
+        x_b, out_b = x[b], out[b]
+        inverse = _LEVELS / max(_absmax(x_b), _LEAST_TOP)
+        total, squares = np.int64(0), np.int64(0)
+        for i in range(size):
+            q = np.int64(np.int32(_round(x_b[i] * inverse)))
+            total += q
+            squares += q * q
+        spread = np.float32(np.int64(size) * squares - total * total)
+        mean = np.float32(total) / n
+        variance = spread / n / n + _EPSILON * inverse * inverse
+        r = _ONE / np.float32(math.sqrt(variance))
+        gain[b] = _keep(r * inverse)
+        for i in range(size):
+            out_b[i] = _keep((_round(x_b[i] * inverse) - mean) * r)
+
+
+@compiled()
+def normalise_gradient(y: Any, gain: Any, g: Any, dx: Any) -> None:
+    """With y = normalise(x): dx += gain (g - mean(g) - y mean(g y)), the means by integer sums."""
+    lanes, size = y.shape
+    n = np.float32(size)
+    for b in range(lanes):
+        y_b, g_b, dx_b = y[b], g[b], dx[b]
+        top = _absmax(g_b)
+        if top < _TINY:
+            continue
+        inverse, unit = _LEVELS / top, top / _LEVELS
+        total, along = np.int64(0), np.int64(0)
+        for i in range(size):
+            q = np.int64(np.int32(_round(g_b[i] * inverse)))
+            total += q
+            along += q * np.int64(np.int32(_round(y_b[i] * _FINE)))
+        mean = _keep(np.float32(total) / n * unit)
+        slope = _keep(np.float32(along) / n / _FINE * unit)
+        for i in range(size):
+            rest = _keep((g_b[i] - mean) - y_b[i] * slope)
+            dx_b[i] = _keep(dx_b[i] + gain[b] * rest)
