@@ -46,7 +46,7 @@ def open_codec(
         FormatError: parameters that this release does not know, or that do not fit.
         BackendError: see `rhnzip.exact.backend.get_backend`.
     """
-    chosen = get_backend(backend, device)
+    chosen = get_backend(backend, device, model.cell.general)
     codec: FrozenCodec | LearningCodec
     if learning:
         codec = LearningCodec(model.cell, model.weights, chosen, from_parameters(parameters), threads)

@@ -219,13 +219,18 @@ ENVIRONMENT = "RHNZIP_BACKEND"
 KNOWN_ANSWER = "5aa4cb3cf6462c4c"
 """First 16 hex digits of the SHA-256 of the known-answer run; every backend must give them everywhere."""
 
-_passed: set[tuple[str, str]] = set()
+GENERAL_ANSWER = "90dc513e24c05af8"
+"""The same of the run through the general primitives."""
+
+_passed: set[tuple[str, str, bool]] = set()
 
 
-def get_backend(name: str | None = None, device: str = "cpu") -> Backend:
+def get_backend(name: str | None = None, device: str = "cpu", general: bool = False) -> Backend:
     """Choose, build and test a backend.
 
     Args:
+        general: whether the general primitives will be needed, and are to be tested: a network of highway
+            layers alone does without them and starts sooner.
         name: `numba` (CPU kernels) or `reference` (plain torch, any device); None takes $RHNZIP_BACKEND, else
             numba on the CPU and the reference elsewhere.
         device: torch's name of the device.
@@ -249,32 +254,67 @@ def get_backend(name: str | None = None, device: str = "cpu") -> Backend:
         from rhnzip.exact.reference import ReferenceBackend
 
         backend = ReferenceBackend(device)
-    if (backend.name, backend.device) not in _passed:
-        answer = known_answer(backend)
-        if answer != KNOWN_ANSWER:
-            raise BackendError(
-                f"backend {backend.name} on {backend.device} computes wrong bits here "
-                f"({answer}, not {KNOWN_ANSWER}): it cannot be used; try --backend reference, "
-                "and please report this machine"
-            )
-        _passed.add((backend.name, backend.device))
+    _check(backend, False)
+    if general:
+        _check(backend, True)
     return backend
+
+
+def _check(backend: Backend, general: bool) -> None:
+    """Run a known-answer test, once per process.
+
+    Raises:
+        BackendError: it fails.
+    """
+    run, expected = (general_answer, GENERAL_ANSWER) if general else (known_answer, KNOWN_ANSWER)
+    if (backend.name, backend.device, general) in _passed:
+        return
+    answer = run(backend)
+    if answer != expected:
+        raise BackendError(
+            f"backend {backend.name} on {backend.device} computes wrong bits here "
+            f"({answer}, not {expected}): it cannot be used; try --backend reference, "
+            "and please report this machine"
+        )
+    _passed.add((backend.name, backend.device, general))
 
 
 def known_answer(backend: Backend) -> str:
     """Run small networks at the extremes of the arithmetic through every primitive; digest all their bits."""
     digest = hashlib.sha256()
     for units, lanes, gain in ((24, 5, 0.02), (1056, 17, 8.0)):
-        weights = _extreme_weights(units, gain)
-        ops = backend.prepare(weights).open(lanes)
-        s = ops.zeros(units)
-        for step in range(4):
-            ops.begin_step()
-            s, counts = _known_step(ops, s, _known_symbols(lanes, step))
-            digest.update(ops.floats(s).tobytes() + counts.tobytes())
+        _run_frozen(backend, _known_step, units, lanes, gain, digest)
+    _run_learning(backend, _known_step, {"a": "state", "u": "state", "output": "wide"}, digest)
+    return digest.hexdigest()[:16]
+
+
+def general_answer(backend: Backend) -> str:
+    """The same through the general primitives."""
+    digest = hashlib.sha256()
+    for units, lanes, gain in ((24, 5, 0.02), (24, 3, 8.0)):
+        _run_frozen(backend, _general_step, units, lanes, gain, digest)
+    _run_learning(backend, _general_step, {"a": "state", "u": "state", "output": "wide"}, digest)
+    return digest.hexdigest()[:16]
+
+
+KnownStep = Callable[[ExactOps, Any, NDArray[np.int64]], tuple[Any, NDArray[np.float32]]]
+
+
+def _run_frozen(
+    backend: Backend, known_step: KnownStep, units: int, lanes: int, gain: float, digest: Any
+) -> None:
+    ops = backend.prepare(_extreme_weights(units, gain)).open(lanes)
+    s = ops.zeros(units)
+    for step in range(4):
+        ops.begin_step()
+        s, counts = known_step(ops, s, _known_symbols(lanes, step))
+        digest.update(ops.floats(s).tobytes() + counts.tobytes())
+
+
+def _run_learning(backend: Backend, known_step: KnownStep, inputs: dict[str, str], digest: Any) -> None:
     weights = _extreme_weights(24, 0.02)
     settings = Settings(rate=2.0**-6, boost=3.0, boost_updates=5.0, beta=0.75, decay=2.0**-10, floor=2.0**-16)
-    learner = backend.learner(weights, {"a": "state", "u": "state", "output": "wide"}, settings)
+    learner = backend.learner(weights, inputs, settings)
     for _ in range(2):
         segment = learner.open_segment(5, 3, [slice(0, 5)])
         ops = segment.groups[0]
@@ -283,14 +323,13 @@ def known_answer(backend: Backend) -> str:
             (s,) = ops.begin_segment((s,))
             for step in range(3):
                 ops.begin_step()
-                s, counts = _known_step(ops, s, _known_symbols(5, step))
+                s, counts = known_step(ops, s, _known_symbols(5, step))
                 ops.learn(_known_symbols(5, step + 1), 5 - step)
                 digest.update(ops.floats(s).tobytes() + counts.tobytes())
             ops.backward()
             for task in segment.update_tasks(1):
                 task()
         learner.reset()
-    return digest.hexdigest()[:16]
 
 
 def _known_symbols(lanes: int, step: int) -> NDArray[np.int64]:
@@ -302,6 +341,19 @@ def _known_step(ops: ExactOps, s: Any, symbols: NDArray[np.int64]) -> tuple[Any,
     s = ops.highway(ops.linear("a", s), ops.rows("input", ops.symbols(symbols)), s, "state")
     s = ops.highway_uncoupled(ops.linear("u", s), ops.rows("bias"), s, "wide")
     return s, ops.output(ops.linear("output", s), ops.rows("output_bias"))
+
+
+def _general_step(ops: ExactOps, s: Any, symbols: NDArray[np.int64]) -> tuple[Any, NDArray[np.float32]]:
+    """A step of no particular network that calls every general primitive, wide values among its inputs."""
+    units = ops.floats(s).shape[1]
+    a = ops.affine(ops.linear("a", s), ops.rows("input", ops.symbols(symbols)))
+    new, gate = ops.tanh(ops.part(a, 0, units)), ops.sigmoid(ops.part(a, units, 2 * units))
+    u = ops.add(ops.affine(ops.linear("u", s)), ops.lookup(ops.rows("bias")))
+    wide = ops.normalise(ops.multiply(ops.part(u, units, 2 * units), ops.part(u, 2 * units, 3 * units)))
+    mixed = ops.mix(gate, new, ops.part(u, 0, units))
+    s = ops.quantise(ops.zoneout(ops.normalise(mixed), ops.fresh_dropout("gate", s), 0.7), "state")
+    read = ops.quantise(ops.add(wide, ops.multiply(s, s)), "wide")
+    return s, ops.output(ops.linear("output", read), ops.rows("output_bias"))
 
 
 def _extreme_weights(units: int, gain: float) -> ExactWeights:

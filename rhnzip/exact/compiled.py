@@ -18,7 +18,7 @@ import numba
 from numba import njit, types
 from numba.extending import intrinsic
 
-SOURCES = ("constants.py", "compiled.py", "kernels.py")
+SOURCES = ("constants.py", "compiled.py", "kernels.py", "elementwise.py")
 
 
 def cache_directory() -> Path | None:

@@ -44,7 +44,7 @@ EXP_BITS = 28
 NORM_LEVELS = 32767
 NORM_LEAST = 2.0**-20
 NORM_EPSILON = 1e-3
-NORM_FINE = 128.0
+NORM_FINE = 4096.0
 
 
 def exp2_table() -> list[int]:

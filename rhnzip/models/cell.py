@@ -52,6 +52,8 @@ class Cell(Protocol):
     """One recurrent network from symbols to the logits of the next symbol."""
 
     config: Any
+    general: bool
+    """Whether it needs the general primitives, not highway layers alone."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the trained parameters by name."""
@@ -81,6 +83,10 @@ class Cell(Protocol):
 
     def value_scales(self) -> dict[str, float | None]:
         """Static int8 scales by value name: q = round(scale * x). None: measured at export."""
+        ...
+
+    def dropouts(self) -> dict[str, tuple[str, int]]:
+        """Variational dropout masks by name: which rate of the recipe (`hidden`, `output`), and the width."""
         ...
 
     def inputs(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,16 @@ class Model:
 
 
 def canonical_config(cell: Cell) -> str:
-    """Configuration as JSON with sorted keys and no spaces."""
-    return json.dumps(asdict(cell.config), sort_keys=True, separators=(",", ":"))
+    """Configuration as JSON with sorted keys and no spaces; settings at their default are left out.
+
+    So that a setting that a later release adds changes no model's id.
+    """
+    settings = {
+        field.name: getattr(cell.config, field.name)
+        for field in fields(cell.config)
+        if field.name == "cell" or getattr(cell.config, field.name) != field.default
+    }
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"))
 
 
 def _tensors(weights: ExactWeights) -> dict[str, NDArray[Any]]:

@@ -7,9 +7,19 @@ from typing import Any
 
 from rhnzip.errors import ModelError
 from rhnzip.models.cell import Cell
+from rhnzip.models.fsrnn import FSRNN, FSRNNConfig
+from rhnzip.models.hsg import HSG, HSGConfig
+from rhnzip.models.hyper_rhn import HyperRHN, HyperRHNConfig
+from rhnzip.models.lstm import LSTM, LSTMConfig
 from rhnzip.models.rhn import RHN, RHNConfig
 
-CELLS: dict[str, tuple[type[Any], type[Any]]] = {"rhn": (RHNConfig, RHN)}
+CELLS: dict[str, tuple[type[Any], type[Any]]] = {
+    "fsrnn": (FSRNNConfig, FSRNN),
+    "hsg": (HSGConfig, HSG),
+    "hyper_rhn": (HyperRHNConfig, HyperRHN),
+    "lstm": (LSTMConfig, LSTM),
+    "rhn": (RHNConfig, RHN),
+}
 
 
 def make_cell(config: dict[str, Any]) -> Cell:
@@ -29,8 +39,9 @@ def make_cell(config: dict[str, Any]) -> Cell:
         expected: Any = {"int": int, "float": (int, float), "bool": bool, "str": str}[str(known[name].type)]
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise ModelError(f"{kind}: setting {name!r} is {value!r}, not of type {known[name].type}")
-        if expected is int and not 1 <= value <= 1 << 16:
-            raise ModelError(f"{kind}: setting {name!r} is {value}, not in 1..65536")
+        least = 0 if known[name].default == 0 else 1
+        if expected is int and not least <= value <= 1 << 16:
+            raise ModelError(f"{kind}: setting {name!r} is {value}, not in {least}..65536")
     try:
         cell: Cell = cell_class(config_class(**config))
     except TypeError as error:

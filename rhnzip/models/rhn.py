@@ -21,6 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 from rhnzip.models.cell import Folded, FoldedShapes, Parameters
+from rhnzip.models.highway import HighwayStack
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class RHNConfig:
         coupled: carry gate c = 1 - t; otherwise it has its own weights.
         gate_bias: initial bias of the transform gates (negative: layers start by carrying).
         init_range: weights start uniform in +-init_range; 0 means 1/sqrt(fan-in).
+        head_layers: feed-forward highway layers between state and output.
     """
 
     units: int
@@ -44,15 +46,19 @@ class RHNConfig:
     coupled: bool = True
     gate_bias: float = -2.0
     init_range: float = 0.0
+    head_layers: int = 0
     cell: str = "rhn"
 
 
 class RHN:
     """Recurrent highway network over the `ops` primitives."""
 
+    general = False
+
     def __init__(self, config: RHNConfig) -> None:
         """Keep the sizes; parameters are passed in by whoever owns them."""
         self.config = config
+        self.stack = HighwayStack(config.units, config.head_layers, config.gate_bias)
         self.gates = 2 if config.coupled else 3
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -65,6 +71,7 @@ class RHN:
         for layer in range(c.depth):
             shapes[f"recurrent.{layer}"] = (c.units, width)
             shapes[f"bias.{layer}"] = (width,)
+        shapes |= self.stack.shapes()
         shapes["output"] = (c.units, c.vocabulary)
         shapes["output_bias"] = (c.vocabulary,)
         return shapes
@@ -73,7 +80,11 @@ class RHN:
         """Draw initial parameters: uniform weights, zero biases, transform gates biased towards carrying."""
         c = self.config
         parameters = {}
+        stack = self.stack.initial(generator)
         for name, shape in self.shapes().items():
+            if name in stack:
+                parameters[name] = stack[name]
+                continue
             if len(shape) == 1:
                 value = torch.zeros(shape)
                 if name != "output_bias":
@@ -95,7 +106,8 @@ class RHN:
                 tables[f"bias.{layer}"] = parameters[f"bias.{layer}"].unsqueeze(0)
         linears["output"] = parameters["output"]
         tables["output_bias"] = parameters["output_bias"].unsqueeze(0)
-        return Folded(linears, tables)
+        stack = self.stack.fold(parameters)
+        return Folded(linears | stack.linears, tables | stack.tables)
 
     def folded_shapes(self) -> FoldedShapes:
         """Shapes of what `fold` returns."""
@@ -106,7 +118,9 @@ class RHN:
         tables: dict[str, tuple[int, ...]] = {"input": (c.vocabulary, width)}
         tables |= {f"bias.{layer}": (1, width) for layer in range(1, c.depth)}
         tables["output_bias"] = (1, c.vocabulary)
-        return FoldedShapes(linears | {"output": (c.units, c.vocabulary)}, tables)
+        linears["output"] = (c.units, c.vocabulary)
+        stack = self.stack.folded_shapes()
+        return FoldedShapes(linears | stack.linears, tables | stack.tables)
 
     def embed(
         self, parameters: Parameters, symbols: Tensor, symbol_mask: Tensor, input_mask: Tensor
@@ -128,16 +142,21 @@ class RHN:
 
     def value_scales(self) -> dict[str, float | None]:
         """The coupled state is a convex mix of tanh values, so |s| < 1; the uncoupled one is measured."""
-        return {"state": 127.0 if self.config.coupled else None}
+        return {"state": 127.0 if self.gates == 2 else None}
+
+    def dropouts(self) -> dict[str, tuple[str, int]]:
+        """One mask for all layers, one before the output layer (Zilly et al. 2017 after Gal 2015)."""
+        return {name: (name, self.config.units) for name in ("hidden", "output")}
 
     def inputs(self) -> dict[str, str]:
         """Every product reads the state, between two layers or between two steps."""
-        return {f"recurrent.{layer}": "state" for layer in range(self.config.depth)} | {"output": "state"}
+        recurrent = {f"recurrent.{layer}": "state" for layer in range(self.config.depth)}
+        return recurrent | self.stack.inputs() | {"output": "state"}
 
     def step(self, ops: Any, symbols: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """Advance all lanes by one symbol each (eqs. 6-9)."""
         (s,) = state
-        highway = ops.highway if self.config.coupled else ops.highway_uncoupled
+        highway = ops.highway if self.gates == 2 else ops.highway_uncoupled
         for layer in range(self.config.depth):
             rows = ops.rows(f"bias.{layer}") if layer else ops.rows("input", symbols)
             s = highway(ops.linear(f"recurrent.{layer}", ops.dropout("hidden", s)), rows, s, "state")
@@ -145,4 +164,5 @@ class RHN:
 
     def head(self, ops: Any, state: tuple[Any, ...]) -> Any:
         """Next symbol's logits or counts from the last layer's state."""
-        return ops.output(ops.linear("output", ops.dropout("output", state[0])), ops.rows("output_bias"))
+        s = self.stack.run(ops, state[0])
+        return ops.output(ops.linear("output", ops.dropout("output", s)), ops.rows("output_bias"))

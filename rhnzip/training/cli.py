@@ -108,6 +108,7 @@ recipe_options = _options(
     _recipe_option("drop_input", "Dropout of embedding units.", metavar="X", type=float),
     _recipe_option("drop_hidden", "Dropout of state units between layers.", metavar="X", type=float),
     _recipe_option("drop_output", "Dropout of state units before the output.", metavar="X", type=float),
+    _recipe_option("drop_gate", "HyperRHN: dropout of transform gates.", metavar="X", type=float),
     _recipe_option(
         "reset", "Chance per lane and segment that the state starts anew.", metavar="X", type=float
     ),

@@ -121,8 +121,12 @@ class Trainer:
             keep = torch.rand(lanes, width, generator=generator) >= rate
             return (keep / (1 - rate)).to(self.device)
 
-        named = {"hidden": (recipe.drop_hidden, config.units), "output": (recipe.drop_output, config.units)}
-        masks = {name: mask(rate, width) for name, (rate, width) in named.items() if rate}
+        rates = {"hidden": recipe.drop_hidden, "output": recipe.drop_output}
+        masks = {
+            name: mask(rates[kind], width)
+            for name, (kind, width) in self.cell.dropouts().items()
+            if rates[kind]
+        }
         if not (recipe.drop_symbol or recipe.drop_input):
             return masks, None
         return masks, (mask(recipe.drop_symbol, config.vocabulary), mask(recipe.drop_input, config.embedding))
@@ -147,7 +151,15 @@ class Trainer:
 
         masks, input_masks = self._masks(generator)
         folded = self.cell.fold(self.parameters)
-        ops = FloatOps(folded.linears, folded.tables, dtype=self.dtype, masks=masks)
+        fresh_masks = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + self.step)
+        ops = FloatOps(
+            folded.linears,
+            folded.tables,
+            dtype=self.dtype,
+            masks=masks,
+            rates={"gate": recipe.drop_gate},
+            generator=fresh_masks,
+        )
         symbols = previous
         if input_masks is not None:
             symbols = self.cell.embed(self.parameters, previous, *input_masks)

@@ -38,6 +38,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "drop_input": _RATE,
     "drop_hidden": _RATE,
     "drop_output": _RATE,
+    "drop_gate": _RATE,
     "reset": _SHARE,
     "seed": (lambda value: 0 <= value < 1 << 32, "in 0..4294967295"),
 }
@@ -68,6 +69,7 @@ class Recipe:
         drop_input: see `drop_symbol`.
         drop_hidden: see `drop_symbol`.
         drop_output: see `drop_symbol`.
+        drop_gate: dropout of the transform gate with a fresh mask each time (HyperRHN; Suarez 2017).
         reset: chance per lane and segment that the state restarts from zero, as it does at the head of a
             coded lane.
         seed: of the weights, the order of the text and the masks.
@@ -92,6 +94,7 @@ class Recipe:
     drop_input: float = 0.0
     drop_hidden: float = 0.0
     drop_output: float = 0.0
+    drop_gate: float = 0.0
     reset: float = 0.02
     seed: int = 1
 

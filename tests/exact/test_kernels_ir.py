@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from rhnzip.exact import kernels
-from rhnzip.exact.backend import known_answer
+from rhnzip.exact import elementwise, kernels
+from rhnzip.exact.backend import general_answer, known_answer
 from rhnzip.exact.cpu import CpuBackend
 
+MODULES = (kernels, elementwise)
 PUBLIC = {
-    name: kernel
-    for name, kernel in vars(kernels).items()
+    f"{module.__name__.rpartition('.')[2]}.{name}": kernel
+    for module in MODULES
+    for name, kernel in vars(module).items()
     if isinstance(kernel, Dispatcher) and not name.startswith("_")
 }
 
@@ -68,12 +70,17 @@ def findings(kernel: Any, signature: Any) -> set[str]:
 def driven() -> dict[str, Any]:
     """All public kernels, after a run that calls each with the types the codec uses."""
     known_answer(CpuBackend())
+    general_answer(CpuBackend())
     return PUBLIC
 
 
 def test_there_are_kernels() -> None:
-    source = inspect.getsource(kernels)
-    assert set(re.findall(r"^@compiled\(\)\ndef (\w+)", source, re.MULTILINE)) == set(PUBLIC) != set()
+    defined = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in MODULES
+        for name in re.findall(r"^@compiled\(\)\ndef (\w+)", inspect.getsource(module), re.MULTILINE)
+    }
+    assert defined == set(PUBLIC) != set()
 
 
 @pytest.mark.parametrize("name", PUBLIC)

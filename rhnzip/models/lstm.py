@@ -1,0 +1,76 @@
+"""LSTM networks: the papers' baselines (Mujika et al. 2017, section 5: stacked and sequential).
+
+Stacked: layer n reads the output of layer n - 1 at the same step; the output layer reads the last.
+Sequential: one state goes through all cells in a step, and only the first sees the symbol; what the last
+leaves is the next step's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rhnzip.models.blocks import Block, LSTMBlock
+from rhnzip.models.blockwise import BlockNetwork
+
+
+@dataclass(frozen=True)
+class LSTMConfig:
+    """Sizes of an LSTM network.
+
+    Attributes:
+        units: H of every cell.
+        layers: cells.
+        sequential: one state through all cells in turn; else every cell has its own and reads the one below.
+        norm: layer norm of gates and cells.
+        keep_hidden: zoneout, share of the new output.
+        keep_cell: zoneout, share of the new cell state.
+        embedding: E, width of the symbol embedding; folded away at export.
+        vocabulary: V.
+    """
+
+    units: int
+    layers: int = 1
+    sequential: bool = False
+    norm: bool = True
+    keep_hidden: float = 1.0
+    keep_cell: float = 1.0
+    embedding: int = 256
+    vocabulary: int = 256
+    cell: str = "lstm"
+
+
+class LSTM(BlockNetwork):
+    """Stacked or sequential LSTM over the `ops` primitives."""
+
+    def __init__(self, config: LSTMConfig) -> None:
+        """Lay out the cells."""
+        blocks: list[Block] = []
+        for n in range(config.layers):
+            width = config.embedding if n == 0 else (0 if config.sequential else config.units)
+            blocks.append(
+                LSTMBlock(f"lstm.{n}", width, config.units, config.norm, config.keep_hidden, config.keep_cell)
+            )
+        reads = {} if config.sequential else {block.name: "hidden" for block in blocks[1:]}
+        super().__init__(config, blocks, reads, config.units)
+
+    def state_widths(self) -> tuple[int, ...]:
+        """(h, c) of every cell, or of the one state."""
+        return self.blocks[0].state_widths() * (1 if self.config.sequential else len(self.blocks))
+
+    def step(self, ops: Any, symbols: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Advance all lanes by one symbol each."""
+        rows = self.symbol_rows(ops, symbols)
+        if self.config.sequential:
+            for n, block in enumerate(self.blocks):
+                state = block.step(ops, state, rows=None if n else rows)
+            return state
+        after: tuple[Any, ...] = ()
+        for n, block in enumerate(self.blocks):
+            below = ops.dropout("hidden", after[-2]) if n else None
+            after += block.step(ops, state[2 * n : 2 * n + 2], x=below, rows=None if n else rows)
+        return after
+
+    def head(self, ops: Any, state: tuple[Any, ...]) -> Any:
+        """Next symbol's logits or counts from the last cell's output."""
+        return self.output(ops, state[-2])
