@@ -216,10 +216,10 @@ class Backend(Protocol):
 BACKENDS = ("numba", "reference")
 ENVIRONMENT = "RHNZIP_BACKEND"
 
-KNOWN_ANSWER = "5aa4cb3cf6462c4c"
+KNOWN_ANSWER = "5510491cc0b5c287"
 """First 16 hex digits of the SHA-256 of the known-answer run; every backend must give them everywhere."""
 
-GENERAL_ANSWER = "90dc513e24c05af8"
+GENERAL_ANSWER = "b9242cb4c9a8cb7c"
 """The same of the run through the general primitives."""
 
 _passed: set[tuple[str, str, bool]] = set()
@@ -284,7 +284,7 @@ def known_answer(backend: Backend) -> str:
     digest = hashlib.sha256()
     for units, lanes, gain in ((24, 5, 0.02), (1056, 17, 8.0)):
         _run_frozen(backend, _known_step, units, lanes, gain, digest)
-    _run_learning(backend, _known_step, {"a": "state", "u": "state", "output": "wide"}, digest)
+    _run_learning(backend, _known_step, 0.02, digest)
     return digest.hexdigest()[:16]
 
 
@@ -293,7 +293,7 @@ def general_answer(backend: Backend) -> str:
     digest = hashlib.sha256()
     for units, lanes, gain in ((24, 5, 0.02), (24, 3, 8.0)):
         _run_frozen(backend, _general_step, units, lanes, gain, digest)
-    _run_learning(backend, _general_step, {"a": "state", "u": "state", "output": "wide"}, digest)
+    _run_learning(backend, _general_step, 8.0, digest)
     return digest.hexdigest()[:16]
 
 
@@ -311,15 +311,16 @@ def _run_frozen(
         digest.update(ops.floats(s).tobytes() + counts.tobytes())
 
 
-def _run_learning(backend: Backend, known_step: KnownStep, inputs: dict[str, str], digest: Any) -> None:
-    weights = _extreme_weights(24, 0.02)
+def _run_learning(backend: Backend, known_step: KnownStep, gain: float, digest: Any) -> None:
+    weights = _extreme_weights(24, gain)
+    inputs = {"a": "state", "u": "state", "output": "wide"}
     settings = Settings(rate=2.0**-6, boost=3.0, boost_updates=5.0, beta=0.75, decay=2.0**-10, floor=2.0**-16)
     learner = backend.learner(weights, inputs, settings)
     for _ in range(2):
         segment = learner.open_segment(5, 3, [slice(0, 5)])
         ops = segment.groups[0]
         s = ops.zeros(24)
-        for _ in range(2):
+        for _ in range(3):
             (s,) = ops.begin_segment((s,))
             for step in range(3):
                 ops.begin_step()
@@ -349,7 +350,8 @@ def _general_step(ops: ExactOps, s: Any, symbols: NDArray[np.int64]) -> tuple[An
     a = ops.affine(ops.linear("a", s), ops.rows("input", ops.symbols(symbols)))
     new, gate = ops.tanh(ops.part(a, 0, units)), ops.sigmoid(ops.part(a, units, 2 * units))
     u = ops.add(ops.affine(ops.linear("u", s)), ops.lookup(ops.rows("bias")))
-    wide = ops.normalise(ops.multiply(ops.part(u, units, 2 * units), ops.part(u, 2 * units, 3 * units)))
+    wide = ops.multiply(ops.part(u, units, 2 * units), ops.part(u, 2 * units, 3 * units))
+    wide = ops.add(ops.normalise(wide), ops.normalise(ops.add(new, gate)))
     mixed = ops.mix(gate, new, ops.part(u, 0, units))
     s = ops.quantise(ops.zoneout(ops.normalise(mixed), ops.fresh_dropout("gate", s), 0.7), "state")
     read = ops.quantise(ops.add(wide, ops.multiply(s, s)), "wide")
