@@ -124,7 +124,9 @@ class Engine:
 
 engine_options = _gather(
     Engine,
-    click.option("-m", "--model", metavar="MODEL", help="A built-in model's name, or a model file."),
+    click.option(
+        "-m", "--model", metavar="MODEL", help="A built-in model's name, or a model file; A+B averages two."
+    ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute, such as cpu or cuda."),
     click.option("--backend", metavar="NAME", help="What computes there; the bytes are the same with each."),
     click.option("--threads", metavar="N", type=click.IntRange(min=1), help="How many threads compute."),

@@ -146,7 +146,8 @@ def compress_stream(
     Args:
         source: what to compress; may give fewer bytes than asked for.
         sink: where the archive goes; may take fewer bytes than it is given.
-        model: name of a built-in model, or path of a model file; None takes the default.
+        model: name of a built-in model, or path of a model file; several joined by `+` predict together; None
+            takes the default.
         preset: "fast" (frozen network), "default" or "best" (the network learns as it codes).
         lanes: lanes in every block of enough bytes, 1..4096; None lets the preset choose.
         block_size: bytes of the original in a block, 1..2^26; None lets the preset choose.
@@ -168,7 +169,7 @@ def compress_stream(
         raise LimitError(f"a block size of {size:,} bytes is outside 1..{limits.MAX_BLOCK:,}")
     if lanes is not None and not 1 <= lanes <= limits.MAX_LANES:
         raise LimitError(f"a number of lanes of {lanes:,} is outside 1..{limits.MAX_LANES:,}")
-    loaded = coding.load_model(model)
+    loaded = coding.load(model)
     header = FrameHeader(
         model_id=loaded.id,
         model_name=loaded.name,

@@ -97,7 +97,7 @@ def toy_coding() -> ModuleType:
     module.PARAMETER_IDS = {}
     module.looks_random = lambda raw: False
     module.ARITHMETIC_VERSION = 0
-    module.load_model = load_model
+    module.load = load_model
     module.find_model = lambda identifier, name, extra: load_model(name)
     module.open_codec = open_codec
     return module  # type: ignore[no-any-return]

@@ -171,7 +171,8 @@ def make_toy() -> Toy:
         toy.open_at_once.append(len(alive))
         return codec
 
-    for thing in (load_model, find_model, open_codec):
+    toy.module.load = load_model
+    for thing in (find_model, open_codec):
         setattr(toy.module, thing.__name__, thing)
     toy.module.PRESETS = PRESETS
     toy.module.PARAMETER_IDS = {1: "rate"}

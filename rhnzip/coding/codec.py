@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rhnzip.adaptation import LearningPredictor
 from rhnzip.coding.coder import Decoder, Encoder
-from rhnzip.coding.predictor import FrozenPredictor, lane_groups
+from rhnzip.coding.predictor import FrozenPredictor, MeanPredictor, Predictor, lane_groups
 from rhnzip.coding.workers import Workers, available_threads
 from rhnzip.errors import CorruptError, LimitError
 from rhnzip.exact.backend import Backend, Settings
@@ -107,24 +107,17 @@ def looks_random(raw: bytes) -> bool:
     return 72 * (256 * squares - size * size) < size * (72 * 400 + size)
 
 
-class Predictor(Protocol):
-    """What both directions of coding drive."""
-
-    def counts(self) -> NDArray[np.float32]:
-        """Counts of every lane's next byte, (B, V)."""
-        ...
-
-    def update(self, symbols: NDArray[np.int32]) -> None:
-        """Tell the bytes that came to the first `len(symbols)` lanes."""
-        ...
-
-
 class _NetworkCodec:
     """Both directions of coding, the same but for who knows the bytes first."""
 
-    def __init__(self, cell: Cell, backend: Backend, threads: int | None) -> None:
-        self._cell, self._backend = cell, backend
+    learning: bool
+
+    def __init__(self, backend: Backend, threads: int | None) -> None:
         self.threads = (threads or available_threads()) if backend.parallel else 1
+
+    def reset(self) -> None:
+        """Forget all that was learned."""
+        raise NotImplementedError
 
     def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
         raise NotImplementedError
@@ -172,7 +165,8 @@ class FrozenCodec(_NetworkCodec):
         self, cell: Cell, weights: ExactWeights, backend: Backend, threads: int | None = None
     ) -> None:
         """Prepare weights; `threads` None takes all processors this process may use."""
-        super().__init__(cell, backend, threads)
+        super().__init__(backend, threads)
+        self._cell = cell
         self._prepared = backend.prepare(weights)
 
     def reset(self) -> None:
@@ -199,7 +193,8 @@ class LearningCodec(_NetworkCodec):
         threads: int | None = None,
     ) -> None:
         """Prepare weights; `threads` None takes all processors this process may use."""
-        super().__init__(cell, backend, threads)
+        super().__init__(backend, threads)
+        self._cell = cell
         self._learner = backend.learner(weights, cell.inputs(), settings)
         # a row of a segment keeps, for each product, its int8 input, int32 sums and float32 gradient; and the
         # values between products, float32 and int8, with their gradients
@@ -221,3 +216,23 @@ class LearningCodec(_NetworkCodec):
             )
         parts = lane_groups(lanes, self.threads, LEARNING_GROUP)
         return LearningPredictor(self._cell, self._learner, parts, segment, workers.run, self.threads)
+
+
+class EnsembleCodec(_NetworkCodec):
+    """Several networks that predict together, all frozen or all learning."""
+
+    def __init__(
+        self, members: list[FrozenCodec | LearningCodec], backend: Backend, threads: int | None
+    ) -> None:
+        """Members code nothing by themselves."""
+        super().__init__(backend, threads)
+        self._members = members
+        self.learning = members[0].learning
+
+    def reset(self) -> None:
+        """Forget all that was learned."""
+        for member in self._members:
+            member.reset()
+
+    def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
+        return MeanPredictor([member._predictor(lanes, segment, workers) for member in self._members])

@@ -11,16 +11,28 @@ Legend: B lanes, V symbols.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rhnzip.exact.backend import Prepared
-from rhnzip.exact.constants import SYMBOLS
+from rhnzip.exact.constants import COUNT_TOTAL, SYMBOLS
 from rhnzip.models.cell import START_SYMBOL, Cell
 
 Tasks = Sequence[Callable[[], None]]
+
+
+class Predictor(Protocol):
+    """What both directions of coding drive."""
+
+    def counts(self) -> NDArray[np.float32]:
+        """Counts of every lane's next byte, (B, V)."""
+        ...
+
+    def update(self, symbols: NDArray[np.int32]) -> None:
+        """Tell the bytes that came to the first `len(symbols)` lanes."""
+        ...
 
 
 def lane_groups(lanes: int, threads: int, smallest: int) -> list[slice]:
@@ -66,3 +78,26 @@ class FrozenPredictor:
     def update(self, symbols: NDArray[np.int32]) -> None:
         """Tell the bytes that came to the first `len(symbols)` lanes (shorter lanes end a step early)."""
         self._symbols[: len(symbols)] = symbols
+
+
+class MeanPredictor:
+    """An ensemble: the mean of its members' counts; each of them learns as if it were alone."""
+
+    def __init__(self, members: list[Predictor]) -> None:
+        """Members predict for the same lanes."""
+        self._members = members
+
+    def counts(self) -> NDArray[np.float32]:
+        """Floor of the mean of the counts; what is left of the total goes to the first of the largest."""
+        total = np.zeros((1, 1), np.int64)
+        for member in self._members:
+            total = total + member.counts().astype(np.int64)
+        mean = total // len(self._members)
+        lanes = np.arange(len(mean))
+        mean[lanes, np.argmax(total, axis=1)] += COUNT_TOTAL - mean.sum(axis=1)
+        return mean.astype(np.float32)
+
+    def update(self, symbols: NDArray[np.int32]) -> None:
+        """Tell all members."""
+        for member in self._members:
+            member.update(symbols)

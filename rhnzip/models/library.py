@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rhnzip.errors import UnknownModelError
 from rhnzip.models.cell import parameter_count
+from rhnzip.models.ensemble import SEPARATOR, Ensemble
 from rhnzip.models.modelfile import Model, load_model_file
 from rhnzip.models.scratch import PREFIX as SCRATCH
 from rhnzip.models.scratch import scratch_model
@@ -67,6 +68,18 @@ def available() -> list[ModelCard]:
     ]
 
 
+def load(name: str | None = None) -> Model | Ensemble:
+    """A model as `load_model` takes it, or several joined by `+`: an ensemble.
+
+    Raises:
+        UnknownModelError: no such name or file.
+        ModelError: the file is refused.
+    """
+    if name is None or SEPARATOR not in name or Path(name).is_file():
+        return load_model(name)
+    return Ensemble(tuple(load_model(member) for member in name.split(SEPARATOR)))
+
+
 def load_model(name: str | None = None) -> Model:
     """A built-in model by name (None: the default), a model file by its path, or a drawn one (`scratch:...`).
 
@@ -85,19 +98,19 @@ def load_model(name: str | None = None) -> Model:
     raise UnknownModelError(f"no model {name!r}: neither a file nor one of the built-in models ({known})")
 
 
-def find_model(model_id: bytes, name: str, extra: str | None = None) -> Model:
-    """The model an archive was written with, by id.
+def find_model(model_id: bytes, name: str, extra: str | None = None) -> Model | Ensemble:
+    """The model an archive was written with, or the ensemble, by id.
 
     Args:
         model_id: 8 bytes of the frame header.
         name: the header's name for it, for the error and as a first guess.
-        extra: name or path of a further model to consider.
+        extra: name or path of a further model to consider; several joined by `+`.
 
     Raises:
         UnknownModelError: no model at hand has this id.
     """
     if extra is not None:
-        model = load_model(extra)
+        model = load(extra)
         if model.id == model_id:
             return model
         if extra != name:
@@ -105,6 +118,10 @@ def find_model(model_id: bytes, name: str, extra: str | None = None) -> Model:
                 f"the archive needs model {name!r}, id {model_id.hex()}; "
                 f"{extra} is {model.name!r}, id {model.id.hex()}"
             )
+    if SEPARATOR in name and all(_is_named(member) for member in name.split(SEPARATOR)):
+        model = load(name)
+        if model.id == model_id:
+            return model
     if name.startswith(SCRATCH) and scratch_model(name).id == model_id:
         return scratch_model(name)
     names = builtin_paths()
@@ -115,3 +132,8 @@ def find_model(model_id: bytes, name: str, extra: str | None = None) -> Model:
         f"the archive needs model {name!r}, id {model_id.hex()}, which is not built into this version; "
         "give its file with --model, or use the rhnzip release that wrote the archive"
     )
+
+
+def _is_named(name: str) -> bool:
+    """Whether this release knows the name by itself: what a header says is never taken for a path."""
+    return name.startswith(SCRATCH) or name in builtin_paths()

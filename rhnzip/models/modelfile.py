@@ -51,6 +51,11 @@ class Model:
     card: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def members(self) -> tuple[Model, ...]:
+        """The model itself: an ensemble has more."""
+        return (self,)
+
+    @property
     def id(self) -> bytes:
         """First 8 bytes of the SHA-256 described above."""
         digest = hashlib.sha256(canonical_config(self.cell).encode())

@@ -11,6 +11,7 @@ import json
 import shlex
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -52,7 +53,32 @@ def _recipe_option(name: str, help_text: str, **settings: Any) -> Decorator:
     return click.option(f"--{name.replace('_', '-')}", help=help_text, show_default=default, **settings)
 
 
+def _parse_settings(
+    _context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """NAME=VALUE pairs, the values as TOML writes them; a bare word is a string."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not (separator and name.isidentifier() and value):
+            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE")
+        try:
+            settings[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[name] = value
+    return settings or None
+
+
 network_options = _options(
+    click.option("--cell", metavar="NAME", show_default="rhn", help="Kind of network: docs/training.md."),
+    click.option(
+        "--set",
+        "cell_settings",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_parse_settings,
+        help="A setting of the cell, such as fast_units=700; may be repeated.",
+    ),
     click.option("--units", metavar="N", type=int, show_default="512", help="Width of the state."),
     click.option("--depth", metavar="N", type=int, show_default="4", help="Highway layers per byte."),
     click.option(
@@ -123,9 +149,8 @@ recipe_options = _options(
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
-    help="Begin with "
-    + "; ".join(f"{preset.description} ({name})" for name, preset in PRESETS.items())
-    + ".",
+    metavar="NAME",
+    help="Begin with a network of the papers, and how it was trained; docs/training.md lists them.",
 )
 @click.option("--resume", is_flag=True, help="Continue the run in DIR where its checkpoint was made.")
 @click.option(
@@ -288,7 +313,7 @@ def evaluate(model: str, files: tuple[str, ...], limit: int | None, as_json: boo
     from rhnzip.training import export as exporting
     from rhnzip.training.data import load_text
 
-    backend = get_backend()
+    backend = get_backend(general=True)
     identity: dict[str, str | None]
     if model.endswith(CHECKPOINT_SUFFIX):
         trained = exporting.load_trained(Path(model))
@@ -329,7 +354,10 @@ def _plan(
     if kept is not None:
         network, recipe = dict(kept["config"]), recipe_of(kept)
     if preset is not None:
-        network, recipe = {**network, **PRESETS[preset].network}, PRESETS[preset].recipe
+        network, recipe = dict(PRESETS[preset].network), PRESETS[preset].recipe
+    if given.get("cell", network["cell"]) != network["cell"]:
+        network = {}
+    given |= given.pop("cell_settings", {})
     if given.pop("uncoupled", False):
         given["coupled"] = False
         if kept is None:  # carry gates that start open let the state of such a network grow without bound
@@ -356,7 +384,7 @@ def _export(
         model = exporting.export_model(
             trained,
             name,
-            get_backend(),
+            get_backend(general=trained.cell.general),
             release=__version__,
             texts=texts,
             sample=sample,

@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Callable[[Tensors, Metadata], None], str]] = {
     "config with an endless number": (say("config", '{"units":' + "9" * 5000 + "}"), "damaged metadata"),
     "card not JSON": (say("card", "nothing"), "damaged metadata"),
     "card a string": (say("card", '"text"'), "JSON objects"),
-    "unknown cell": (configure(cell="lstm"), "unknown cell 'lstm'"),
+    "unknown cell": (configure(cell="gru"), "unknown cell 'gru'"),
     "cell a list": (configure(cell=["rhn"]), "unknown cell"),
     "unknown setting": (configure(layers=3), "unknown setting 'layers'"),
     "setting of another type": (configure(units="24"), "'units'"),
