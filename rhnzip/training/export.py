@@ -24,6 +24,14 @@ from rhnzip.models.quantisation import exact_weights
 from rhnzip.training.loop import cell_of, read_checkpoint
 
 MODEL_SUFFIX = ".safetensors"
+KINDS = {
+    "fsrnn": "fast-slow RNN",
+    "hsg": "recurrent highway network with a state gate",
+    "hyper_rhn": "recurrent highway hypernetwork",
+    "lstm": "LSTM",
+    "rhn": "recurrent highway network",
+}
+
 MEASURED_BYTES = 1 << 18
 """A model's card gives its figures on the first this many bytes of each held-out text."""
 
@@ -243,11 +251,17 @@ def describe(config: Mapping[str, Any]) -> str:
     """One line on a network's sizes.
 
     >>> describe({"cell": "rhn", "depth": 4, "units": 640, "coupled": False})
-    'recurrent highway network, depth 4, 640 units, uncoupled gates'
+    'recurrent highway network, depth 4, units 640, uncoupled gates'
+    >>> describe({"cell": "lstm", "units": 375, "layers": 5, "embedding": 256, "sequential": False})
+    'LSTM, units 375, layers 5'
     """
-    gates = "" if config.get("coupled", True) else ", uncoupled gates"
-    kind = {"rhn": "recurrent highway network"}.get(config["cell"], config["cell"])
-    return f"{kind}, depth {config['depth']}, {config['units']} units{gates}"
+    sizes = [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in config.items()
+        if type(value) is int and value and name not in ("embedding", "vocabulary")
+    ]
+    gates = [] if config.get("coupled", True) else ["uncoupled gates"]
+    return ", ".join([KINDS.get(config["cell"], config["cell"]), *sizes, *gates])
 
 
 def write_model(model: Model, path: Path) -> Path:

@@ -148,6 +148,7 @@ def test_options_override_a_preset(text_file: Path, tmp_path: Path) -> None:
         "coupled": True,
         "gate_bias": -4.0,
         "init_range": 0.04,
+        "head_layers": 0,
     }
     expected = {"optimizer": "sgd", "rate": 0.2, "lanes": 4, "segment": 16, "drop_input": 0.3}
     expected |= {"drop_output": 0.4, "reset": 0.0, "total_bytes": 1024}
@@ -163,6 +164,28 @@ def test_network_options(text_file: Path, tmp_path: Path) -> None:
     assert content["recipe"]["seed"] == 7
     ok("train", text_file, "-o", tmp_path / "dog", *QUICK, "--uncoupled")
     assert read_checkpoint(tmp_path / "dog" / "checkpoint.pt")["config"]["gate_bias"] == 0
+
+
+SMALL_NETWORKS = {
+    "lstm": {"units": 12, "layers": 2, "sequential": "true"},
+    "fsrnn": {"fast_units": 10, "slow_units": 8, "keep_hidden": 0.9, "slow": "rhn"},
+    "hsg": {"units": 12, "depth": 2},
+    "hyper_rhn": {"units": 12, "depth": 2, "hyper_units": 8},
+}
+
+
+@pytest.mark.parametrize("cell", SMALL_NETWORKS)
+def test_every_cell_trains_and_codes(cell: str, text_file: Path, tmp_path: Path) -> None:
+    given = [part for pair in SMALL_NETWORKS[cell].items() for part in ("--set", "{}={}".format(*pair))]
+    dropouts = ["--drop-hidden", "0.1", "--drop-input", "0.1", "--drop-output", "0.1", "--drop-gate", "0.1"]
+    quick = ["--total-bytes", "1024", "--lanes", "4", "--segment", "16"]
+    ok("train", text_file, "-o", tmp_path / cell, "--cell", cell, *given, *quick, *dropouts)
+    model = tmp_path / cell / f"{cell}.safetensors"
+    packed, back = tmp_path / "packed", tmp_path / "back"
+    for preset in ("fast", "default"):
+        ok("compress", "-f", "--preset", preset, "-m", model, text_file, "-o", packed)
+        ok("decompress", "-f", "-m", model, packed, "-o", back)
+        assert back.read_bytes() == text_file.read_bytes()
 
 
 def test_export(checkpoint: Path, text_file: Path, tmp_path: Path) -> None:
@@ -194,6 +217,10 @@ def test_export(checkpoint: Path, text_file: Path, tmp_path: Path) -> None:
         (["--lanes", "0"], "lanes must be a whole number of at least 1, not 0"),
         (["--drop-hidden", "1"], "drop-hidden must be at least 0 and below 1, not 1.0"),
         (["--units", "0"], "'units' is 0, not in 1..65536"),
+        (["--cell", "gru"], "unknown cell 'gru'"),
+        (["--set", "units=many"], "'units' is 'many', not of type int"),
+        (["--set", "colour=2"], "unknown setting 'colour'"),
+        (["--cell", "fsrnn", "--set", "fast_units=4"], "fsrnn"),
         (["--total-bytes", "64", "--lanes", "5000"], "fewer lanes"),
         (["--device", "abacus"], "cannot compute on the device 'abacus'"),
         (["--name", "a b"], "'a b' cannot name a model"),

@@ -67,7 +67,7 @@ def test_exported_model_codes(make_trainer: MakeTrainer, backend: Backend, tmp_p
 
     card = loaded.card
     assert (card["name"], card["rhnzip"], card["trained_bytes"]) == ("fox", "9.8", 30 * 64)
-    assert card["description"] == "recurrent highway network, depth 2, 16 units"
+    assert card["description"] == "recurrent highway network, units 16, depth 2"
     assert card["parameters"] == sum(value.numel() for value in trained.parameters.values())
     assert card["trained_on"] == ["foxes: 12,200 bytes x 1"]
     assert card["recipe"]["lanes"] == 4 and card["cell"]["units"] == 16
@@ -118,7 +118,7 @@ def test_uncoupled_network_measures_its_range(
         quantised(trained, TEXT[:100])
     model = export_model(trained, "fox", backend, release="1", texts={"fox": TEXT})
     assert model.weights.scales["state"] != 127
-    assert model.card["description"].endswith("16 units, uncoupled gates")
+    assert model.card["description"].endswith("units 16, depth 2, uncoupled gates")
     assert model.card["bpc"]["fox"]["float"] == pytest.approx(model.card["bpc"]["fox"]["exact"], abs=0.1)
     other = export_model(trained, "fox", backend, release="1", texts={}, sample=TEXT)
     assert other.id == model.id
@@ -136,7 +136,7 @@ def test_good_names() -> None:
 
 
 def test_unknown_kinds_describe_themselves() -> None:
-    assert describe({"cell": "new", "depth": 1, "units": 2}) == "new, depth 1, 2 units"
+    assert describe({"cell": "new", "depth": 1, "units": 2}) == "new, depth 1, units 2"
 
 
 def test_damaged_networks_are_refused(make_trainer: MakeTrainer, tmp_path: Path) -> None:
