@@ -10,6 +10,7 @@ bits per byte of another; VALID is held out for the eye alone, nothing is chosen
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from pathlib import Path
@@ -122,7 +123,7 @@ def train(texts: tuple[Path, Path, Path], minutes: float, only: str | None, rate
         trainer = Trainer(cell, recipe, Mix(text, {"valid": valid}, ()))
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            trainer.run(Path(folder), lambda line: print(name, line, flush=True), save_every_seconds=1e9)
+            trainer.run(Path(folder), functools.partial(print, name, flush=True), save_every_seconds=1e9)
         seconds = time.perf_counter() - start
         parameters = {key: value.detach() for key, value in trainer.parameters.items()}
         weights = exact_weights(cell, parameters, text[: 1 << 16])

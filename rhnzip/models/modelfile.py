@@ -89,7 +89,11 @@ def _tensors(weights: ExactWeights) -> dict[str, NDArray[Any]]:
 
 
 def save_model(model: Model, path: Path) -> None:
-    """Write a model file atomically."""
+    """Write a model file whole or not at all.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
     model.weights.check()
     temporary = path.with_name(path.name + ".tmp")
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in _tensors(model.weights).items()}
@@ -99,9 +103,13 @@ def save_model(model: Model, path: Path) -> None:
         "config": canonical_config(model.cell),
         "card": json.dumps(model.card, sort_keys=True),
     }
-    save_file(tensors, temporary, metadata)
-    os.chmod(temporary, 0o644)  # the library makes it for its owner alone; an installed model is for all
-    os.replace(temporary, path)
+    try:
+        save_file(tensors, temporary, metadata)
+        os.chmod(temporary, 0o644)  # the library makes it for its owner alone; an installed model is for all
+        os.replace(temporary, path)
+    except BaseException:  # a full disk, Ctrl-C
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load_model_file(path: Path) -> Model:

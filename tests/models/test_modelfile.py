@@ -60,6 +60,18 @@ def test_saving_twice_gives_the_same_file(model: Model, tmp_path: Path) -> None:
     assert load_model_file(two).id == model.id
 
 
+def test_a_save_that_fails_leaves_nothing(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        save_model(model, tmp_path / "small.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bad_weights_are_not_saved(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "small.safetensors"
     path.write_bytes(b"before")
