@@ -293,6 +293,24 @@ def export(
     _export(Path(checkpoint), target, name or target.stem, texts, sample, description)
 
 
+@click.command()
+@click.argument("name", metavar="NAME", type=click.Choice(("enwik8", "text8", "ptb")))
+@click.argument("path", metavar="PATH")
+@click.option("-o", "--output", "directory", metavar="DIR", required=True, help="Where the parts go.")
+def corpus(name: str, path: str, directory: str) -> None:
+    """Split a corpus of the papers as they do, and write a mix to train on.
+
+    NAME is enwik8, text8 (PATH is the file) or ptb (PATH is the folder of ptb.train.txt, ptb.valid.txt and
+    ptb.test.txt). DIR gets NAME.train, NAME.valid, NAME.test and NAME.toml.
+    """
+    from rhnzip.training.corpora import write_corpus
+
+    mix = write_corpus(name, Path(path), Path(directory))
+    click.echo(
+        f"{mix}: rhnzip train {mix} -o RUN, then rhnzip eval RUN/checkpoint.pt {mix.with_suffix('.test')}"
+    )
+
+
 @click.command("eval")
 @click.argument("model", metavar="MODEL")
 @files_argument

@@ -9,6 +9,7 @@ A mix is cut into pieces, shuffled once:
     repeat = 1                                  # times the text is taken
     crlf = 0.05                                 # share of pieces whose line ends become CR LF
     shuffle = false                             # whether `bytes` is taken from the files in random order
+    ordered = false                             # keep the text in its own order: one piece
 
     [valid]
     wiki = "wiki_valid.txt.xz"                  # name = file; never seen in training
@@ -61,6 +62,7 @@ class _Source:
     repeat: int = 1
     crlf: float = 0.0
     shuffle: bool = False
+    ordered: bool = False
 
 
 def read_text(path: Path) -> bytes:
@@ -135,7 +137,7 @@ def load_mix(path: Path, seed: int) -> Mix:
             text = read_text(name)[: source.bytes - taken]
             taken += len(text)
             for _ in range(source.repeat):
-                for piece in _cut(text):
+                for piece in [text] if source.ordered else _cut(text):
                     crlf = rng.random() < source.crlf and b"\r\n" not in piece
                     pieces.append(piece.replace(b"\n", b"\r\n") if crlf else piece)
         description.append(f"{source.name}: {taken:,} bytes x {source.repeat}")
@@ -175,6 +177,7 @@ def _parse_source(path: Path, number: int, table: dict[str, Any]) -> _Source:
         ("repeat", lambda value: type(value) is int and value > 0, "a whole number of at least 1"),
         ("crlf", lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number in 0..1"),
         ("shuffle", lambda value: isinstance(value, bool), "true or false"),
+        ("ordered", lambda value: isinstance(value, bool), "true or false"),
     ):
         if key in table and not good(table[key]):
             raise TrainingError(f"{where}: {key} must be {kind}, not {table[key]!r}")
