@@ -231,7 +231,7 @@ report_options = _gather(
 files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True)
 
 
-TRAINING_COMMANDS = ("corpus", "eval", "export", "train")
+TRAINING_COMMANDS = ("corpus", "eval", "export", "inspect", "train")
 
 
 class Commands(click.Group):
@@ -248,7 +248,13 @@ class Commands(click.Group):
 
             return next(
                 command
-                for command in (training.corpus, training.evaluate, training.export, training.train)
+                for command in (
+                    training.corpus,
+                    training.evaluate,
+                    training.export,
+                    training.inspect,
+                    training.train,
+                )
                 if command.name == cmd_name
             )
         return super().get_command(ctx, cmd_name)

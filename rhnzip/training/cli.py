@@ -361,6 +361,43 @@ def evaluate(model: str, files: tuple[str, ...], limit: int | None, as_json: boo
     each_file(files, work, report)
 
 
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("file", metavar="FILE")
+@click.option(
+    "-o", "--output", "image", metavar="PNG", help="Draw everything into this file (needs matplotlib)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect(model: str, file: str, image: str | None, as_json: bool) -> None:
+    """Look into MODEL while it reads FILE, as the papers do.
+
+    Gate activity and lesions by depth (networks of highway layers), spectral radius of the temporal Jacobian,
+    gradient norm by distance in time (1, 2, 5, 10, 25 and 50 steps), change of each state vector, bits by
+    position in the word. MODEL is a model or a checkpoint (.pt).
+    """
+    from rhnzip.models.library import load_model
+    from rhnzip.training import analysis
+    from rhnzip.training import export as exporting
+    from rhnzip.training.data import load_text
+
+    if model.endswith(CHECKPOINT_SUFFIX):
+        trained = exporting.load_trained(Path(model))
+        cell = trained.cell
+        folded = cell.fold({name: value.detach() for name, value in trained.parameters.items()})
+    else:
+        loaded = load_model(model)
+        cell, folded = loaded.cell, exporting.dequantised(loaded)
+    found = analysis.analyse(cell, folded, load_text(Path(file)))
+    if image is not None:
+        analysis.picture(found, f"{model} on {file}", Path(image))
+    if as_json:
+        click.echo(json.dumps(found.summary()))
+        return
+    for name, value in found.summary().items():
+        if value != []:
+            click.echo(f"{name.replace('_', ' ')}: {value}")
+
+
 def _plan(
     preset: str | None, kept: dict[str, Any] | None, settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Recipe]:
