@@ -111,8 +111,12 @@ class CpuOps(CpuGeneral):
         int8 = torch.zeros(self.lanes, width, dtype=torch.int8)
         return Value(np.zeros((self.lanes, width), np.float32), int8.numpy(), int8)
 
+    def _arena(self) -> list[Value]:
+        """Values of this step, in the order in which they are made."""
+        return self._arenas[self._parity]
+
     def _take(self, width: int) -> Value:
-        arena = self._arenas[self._parity]
+        arena = self._arena()
         if self._taken == len(arena):
             arena.append(self._value(width))
         value = arena[self._taken]

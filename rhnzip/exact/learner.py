@@ -219,15 +219,9 @@ class LearningOps(CpuOps):
         self._step += 1
         self._taken = 0
 
-    def _take(self, width: int) -> Value:
-        arena = self._values[self._step]
-        if self._taken == len(arena):
-            arena.append(self._value(width))
-        value = arena[self._taken]
-        if value.width != width:
-            value = arena[self._taken] = self._value(width)
-        self._taken += 1
-        return value
+    def _arena(self) -> list[Value]:
+        """Values of this step: all of a segment's stay."""
+        return self._values[self._step]
 
     def _record(self, out: Value, back: Back) -> None:
         gradient = self._gradient(out)
