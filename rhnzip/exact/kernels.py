@@ -310,15 +310,13 @@ def update_linear(
     inputs: Any,
     theta: Any,
     v: Any,
-    start: Any,
-    stop: Any,
     anchor: Any,
     anchor_scale: Any,
     settings: Any,
     q: Any,
     scale: Any,
 ) -> None:
-    """Take one step on outputs start..stop of a linear map and quantise it anew.
+    """Take one step on N outputs of a linear map and quantise them anew.
 
     Shapes: dw int32 (N, K): the product of quantised gradient and input; column_scale (N,): its scale; inputs
     scalar: the input value's int8 scale; theta, v float32 (N, K); anchor int8 (N, K) and anchor_scale (N,):
@@ -326,8 +324,8 @@ def update_linear(
     the products use them.
     """
     rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
-    size = dw.shape[1]
-    for n in range(start, stop):
+    outputs, size = dw.shape
+    for n in range(outputs):
         factor = column_scale[n] / inputs
         dw_n, theta_n, v_n, anchor_n, q_n = dw[n], theta[n], v[n], anchor[n], q[n]
         unit = anchor_scale[n]

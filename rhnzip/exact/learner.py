@@ -29,6 +29,9 @@ from rhnzip.exact.weights import ExactWeights, Float
 
 Task = Callable[[], None]
 
+COLUMNS = 128
+"""Outputs of a linear map updated at once: their int32 gradients stay in the second-level cache."""
+
 _GRADIENTS = {
     kernels.highway: kernels.highway_gradient,
     kernels.highway_uncoupled: kernels.highway_uncoupled_gradient,
@@ -143,7 +146,8 @@ class _Update:
         if self._table:
             self._update_table(start, stop)
         if self._inputs is not None:
-            self._update_linear(slice(start, stop), self._inputs)
+            for first in range(start, stop, COLUMNS):
+                self._update_linear(slice(first, min(first + COLUMNS, stop)), self._inputs)
 
     def _update_table(self, start: int, stop: int) -> None:
         learner, table = self._learner, self._learner.tables[self._table]
@@ -169,8 +173,6 @@ class _Update:
             learner.input_scales[name],
             learner.theta[name][part],
             learner.moments[name][part],
-            0,
-            part.stop - part.start,
             learner.anchors[name][part],
             learner.anchor_scales[name][part],
             self._numbers,
