@@ -92,7 +92,7 @@ _ALL = (
         lane_bytes=4096,
         max_lanes=8,
         segment=10,
-        settings=Settings(rate=5e-5, boost=10.0, boost_updates=200.0),
+        settings=Settings(rate=4e-5, boost=11.0, boost_updates=200.0, floor=1e-2),
         scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
     ),
     Preset(
@@ -102,7 +102,7 @@ _ALL = (
         lane_bytes=16384,
         max_lanes=2,
         segment=10,
-        settings=Settings(rate=4e-5, boost=10.0, boost_updates=240.0),
+        settings=Settings(rate=2.5e-5, boost=14.0, boost_updates=300.0, floor=1e-2),
         scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
     ),
 )

@@ -29,9 +29,6 @@ from rhnzip.exact.weights import ExactWeights, Float
 
 Task = Callable[[], None]
 
-COLUMNS = 128
-"""Outputs of a linear map updated at once: their int32 gradients stay in the second-level cache."""
-
 _GRADIENTS = {
     kernels.highway: kernels.highway_gradient,
     kernels.highway_uncoupled: kernels.highway_uncoupled_gradient,
@@ -146,8 +143,7 @@ class _Update:
         if self._table:
             self._update_table(start, stop)
         if self._inputs is not None:
-            for first in range(start, stop, COLUMNS):
-                self._update_linear(slice(first, min(first + COLUMNS, stop)), self._inputs)
+            self._update_linear(slice(start, stop), self._inputs)
 
     def _update_table(self, start: int, stop: int) -> None:
         learner, table = self._learner, self._learner.tables[self._table]
