@@ -32,16 +32,19 @@ def run(*arguments: str) -> tuple[float, float]:
     return seconds, usage.ru_maxrss / 1024
 
 
-def measure(file: Path, preset: str, limit: int | None, extra: list[str]) -> dict[str, Any]:
-    """Compress and decompress one file with one preset."""
+def measure(file: Path, preset: str, limit: int | None, extra: list[str], one_way: bool) -> dict[str, Any]:
+    """Compress one file with one preset, and unless `one_way` decompress it."""
     data = file.read_bytes()[:limit]
     with tempfile.TemporaryDirectory() as folder:
         raw, packed, back = (Path(folder) / name for name in ("raw", "packed", "back"))
         raw.write_bytes(data)
         options = ["-q", *extra]
         seconds, memory = run("compress", *options, "--preset", preset, "-o", str(packed), str(raw))
-        seconds_back, memory_back = run("decompress", *options, "-o", str(back), str(packed))
         size = packed.stat().st_size
+        seconds_back, memory_back, same = None, 0.0, None
+        if not one_way:
+            seconds_back, memory_back = run("decompress", *options, "-o", str(back), str(packed))
+            same = back.read_bytes() == data
         return {
             "file": file.name if limit is None or limit >= file.stat().st_size else f"{file.name}[:{limit}]",
             "preset": preset,
@@ -49,10 +52,10 @@ def measure(file: Path, preset: str, limit: int | None, extra: list[str]) -> dic
             "archive": size,
             "bpc": 8 * size / max(1, len(data)),
             "compress KB/s": len(data) / seconds / 1e3,
-            "decompress KB/s": len(data) / seconds_back / 1e3,
+            "decompress KB/s": len(data) / seconds_back / 1e3 if seconds_back else None,
             "seconds": seconds,
             "peak MB": max(memory, memory_back),
-            "same bytes": back.read_bytes() == data,
+            "same bytes": same,
         }
 
 
@@ -100,17 +103,23 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
 )
 @click.option("--preset", "presets", multiple=True, default=("fast", "default", "best"), show_default=True)
 @click.option("--limit", type=int, help="Take only this many bytes of each file.")
+@click.option("--one-way", is_flag=True, help="Do not decompress.")
 @click.option("--model", help="Model to use in place of the built-in one.")
 @click.option("--name", default="files", show_default=True, help="Name of the results.")
 def main(
-    files: tuple[Path, ...], presets: tuple[str, ...], limit: int | None, model: str | None, name: str
+    files: tuple[Path, ...],
+    presets: tuple[str, ...],
+    limit: int | None,
+    one_way: bool,
+    model: str | None,
+    name: str,
 ) -> None:
     """Run all presets over all files."""
     extra = ["--model", model] if model else []
     results = []
     for file in files:
         for preset in presets:
-            results.append(measure(file, preset, limit, extra))
+            results.append(measure(file, preset, limit, extra, one_way))
             print(results[-1], file=sys.stderr, flush=True)
     shown = [key for key in results[0] if key != "seconds"]
     lines = [
