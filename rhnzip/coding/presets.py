@@ -92,8 +92,8 @@ _ALL = (
         lane_bytes=4096,
         max_lanes=8,
         segment=10,
-        settings=Settings(rate=4e-5, boost=11.0, boost_updates=200.0, floor=1e-2),
-        scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
+        settings=Settings(rate=7e-5, boost=6.0, boost_updates=200.0, beta=0.999, decay=5e-4, floor=1e-2),
+        scratch_settings=Settings(rate=5e-4, boost=3.0, boost_updates=1000.0, beta=0.999),
     ),
     Preset(
         name="best",
@@ -102,8 +102,8 @@ _ALL = (
         lane_bytes=16384,
         max_lanes=2,
         segment=10,
-        settings=Settings(rate=2.5e-5, boost=14.0, boost_updates=300.0, floor=1e-2),
-        scratch_settings=Settings(rate=1e-3, boost=2.0, boost_updates=300.0),
+        settings=Settings(rate=3e-5, boost=8.0, boost_updates=800.0, beta=0.999, decay=1.5e-4, floor=4e-3),
+        scratch_settings=Settings(rate=5e-4, boost=3.0, boost_updates=2000.0, beta=0.999),
     ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}
