@@ -327,16 +327,15 @@ def random_values(text: str, shape: tuple[int, ...]) -> Array:
 
 def scratch_tensors(depth: int, units: int, seed: int) -> dict[str, Array]:
     text, width = f"scratch {depth}x{units} {seed}", 2 * units
-    gates = np.where(np.arange(width) < units, F(0), F(-2))
     scale = F(2.0 ** -(((units - 1).bit_length() + 1) // 2)) / F(127) / F(127)
     tensors = {"value.state": np.array([127], F), "table.output_bias": np.zeros((1, 256), F)}
     for name, columns in [*((f"recurrent.{layer}", width) for layer in range(depth)), ("output", 256)]:
         values = random_values(f"{text} {name}", (units, columns))
         tensors[f"{name}.weight"] = (values % 255 - 127).astype(np.int8)
         tensors[f"{name}.scale"] = np.full(columns, scale)
-    tensors |= {f"table.bias.{layer}": gates[None] for layer in range(1, depth)}
+    tensors |= {f"table.bias.{layer}": np.zeros((1, width), F) for layer in range(1, depth)}
     values = (random_values(f"{text} input", (256, width)) >> 40).astype(F) * F(2.0**-24)
-    return tensors | {"table.input": (values - F(0.5)) * F(0.5) + gates}
+    return tensors | {"table.input": (values - F(0.5)) * F(0.5)}
 
 
 @pytest.mark.parametrize(("depth", "units", "seed"), [(2, 9, 0), (1, 16, 77), (3, 17, 0)])

@@ -24,7 +24,6 @@ PREFIX = "scratch:"
 MAX_UNITS = 4096
 MAX_DEPTH = 32
 MAX_SIZE = 1 << 25
-GATE_BIAS = -2.0
 TABLE_RANGE = 0.25
 
 
@@ -67,8 +66,6 @@ def scratch_model(name: str) -> Model:
                 rows, columns
             )
             table = table * np.float32(2 * TABLE_RANGE)
-        if tensor != "output_bias":
-            table[:, units:] += np.float32(GATE_BIAS)
         tables[tensor] = table
     short = f"{PREFIX}{depth}x{units}" + (f":{seed}" if seed else "")
     weights = ExactWeights(linears, tables, {"state": 127.0})
