@@ -33,7 +33,8 @@ def median_of(function: Callable[[], Any], seconds: float = 0.6) -> float:
     """Median seconds of a call, over calls for about `seconds`."""
     function()
     times: list[float] = []
-    while sum(times) < seconds or len(times) < 5:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 5:
         start = time.perf_counter()
         function()
         times.append(time.perf_counter() - start)
