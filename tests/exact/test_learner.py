@@ -543,7 +543,9 @@ def test_update_follows_its_rule(case: Case, backend: Any) -> None:
             # the int8 weights are the new ones, to half a step
             unit = new[f"column_scales {name}"].astype(np.float64)[:, None] * f
             assert (np.abs(new[f"weight {name}"] * unit - theta) <= 0.501 * unit + 2.0**-60).all()
-            assert (np.abs(new[f"weight {name}"]).max(1) == 127).all()
+            # a column of nothing but zeros stays so: one weight of 0 whose input or gradient is 0
+            largest = np.abs(new[f"theta {name}"]).max(1)
+            assert (np.abs(new[f"weight {name}"]).max(1)[largest >= 2.0**-60] == 127).all()
 
             table, rows = table_of(name), index if name == "recurrent.0" else np.zeros_like(index)
             old_t, old_v = old[f"tables {table}"], old[f"moments {table}"]
