@@ -104,9 +104,6 @@ class ReferenceGeneral:
         out = self._clean(self._clean(x.floats * first) + y.floats * second)
         return self._plain(out, back)
 
-    def _levels(self, x: Tensor, factor: Tensor) -> Tensor:
-        return torch.round(x * factor)
-
     def fresh_dropout(self, _name: str, x: Value) -> Value:
         """Return `x`."""
         return x
@@ -117,7 +114,7 @@ class ReferenceGeneral:
         n = torch.tensor(float(size), dtype=torch.float32).to(x.floats.device)
         top = torch.maximum(torch.amax(torch.abs(x.floats), dim=1, keepdim=True), c["NORM_LEAST"])
         inverse = c["NORM_LEVELS"] / top
-        rounded = self._levels(x.floats, inverse)
+        rounded = torch.round(x.floats * inverse)
         q = rounded.to(torch.int64)
         total, squares = torch.sum(q, dim=1, keepdim=True), torch.sum(q * q, dim=1, keepdim=True)
         spread = (size * squares - total * total).to(torch.float32)
@@ -133,8 +130,8 @@ class ReferenceGeneral:
             some = top >= c["TINY"]
             safe = torch.where(some, top, c["ONE"])
             inverse, unit = c["NORM_LEVELS"] / safe, safe / c["NORM_LEVELS"]
-            q = self._levels(g, inverse).to(torch.int64)
-            fine = self._levels(y, c["NORM_FINE"]).to(torch.int64)
+            q = torch.round(g * inverse).to(torch.int64)
+            fine = torch.round(y * c["NORM_FINE"]).to(torch.int64)
             total, along = torch.sum(q, dim=1, keepdim=True), torch.sum(q * fine, dim=1, keepdim=True)
             mean = self._clean(total.to(torch.float32) / n * unit)
             slope = self._clean(along.to(torch.float32) / n / c["NORM_FINE"] * unit)

@@ -12,6 +12,9 @@ from rhnzip.models.modelfile import Model
 
 SEPARATOR = "+"
 
+MAX_MEMBERS = 4
+"""An archive's header may ask for networks that are drawn: this bounds what that takes."""
+
 
 @dataclass(frozen=True)
 class Ensemble:

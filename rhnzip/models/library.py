@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rhnzip.errors import UnknownModelError
 from rhnzip.models.cell import parameter_count
-from rhnzip.models.ensemble import SEPARATOR, Ensemble
+from rhnzip.models.ensemble import MAX_MEMBERS, SEPARATOR, Ensemble
 from rhnzip.models.modelfile import Model, load_model_file
 from rhnzip.models.scratch import PREFIX as SCRATCH
 from rhnzip.models.scratch import scratch_model
@@ -77,7 +77,10 @@ def load(name: str | None = None) -> Model | Ensemble:
     """
     if name is None or SEPARATOR not in name or Path(name).is_file():
         return load_model(name)
-    return Ensemble(tuple(load_model(member) for member in name.split(SEPARATOR)))
+    members = name.split(SEPARATOR)
+    if len(members) > MAX_MEMBERS:
+        raise UnknownModelError(f"an ensemble of {len(members)} models; at most {MAX_MEMBERS} may be joined")
+    return Ensemble(tuple(load_model(member) for member in members))
 
 
 def load_model(name: str | None = None) -> Model:

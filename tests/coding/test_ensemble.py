@@ -86,3 +86,5 @@ def test_names_and_ids() -> None:
     assert len({pair.id, other.id, *(member.id for member in pair.members)}) == 4
     with pytest.raises(UnknownModelError, match="nobody"):
         load("scratch:1x16+nobody")
+    with pytest.raises(UnknownModelError, match="at most 4"):
+        load("+".join(["scratch:1x16"] * 5))
