@@ -5,7 +5,8 @@
 
 `speed` takes every published network at its size, with random weights, and times a frozen step beside its own
 int8 products. `train` trains small networks of about one size on one text, each for the same time, and gives
-bits per byte of another; VALID is held out for the eye alone, nothing is chosen by it.
+bits per byte of another. Rates that suit differ by a factor of four and would decide the order, so each network
+tries all rates for a twelfth of the time and takes the best by VALID, then begins anew.
 """
 
 from __future__ import annotations
@@ -106,35 +107,56 @@ def speed(threads: int, lanes: int) -> None:
 @cli.command()
 @click.argument("texts", nargs=3, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--minutes", default=10.0, show_default=True, help="Training time of each network.")
-@click.option("--only", help="Networks whose names hold this.")
-@click.option("--rate", default=2e-3, show_default=True)
-def train(texts: tuple[Path, Path, Path], minutes: float, only: str | None, rate: float) -> None:
+@click.option("--only", multiple=True, type=click.Choice(list(SMALL)), help="Train this one; repeatable.")
+@click.option("--megabytes", type=float, help="Train each on so much text instead of for a time.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--rate", "rates", multiple=True, default=[1e-3, 2e-3, 4e-3, 8e-3], show_default=True)
+def train(
+    texts: tuple[Path, Path, Path],
+    minutes: float,
+    megabytes: float | None,
+    only: tuple[str, ...],
+    threads: int,
+    rates: tuple[float, ...],
+) -> None:
     """Train every small network for the same time, and measure it."""
+    torch.set_num_threads(threads)
     text, valid, test = (load_text(path) for path in texts)
     rows = []
     for name, config in SMALL.items():
-        if only and only.lower() not in name.lower():
+        if only and name not in only:
             continue
         cell = make_cell(config | {"embedding": 64})
-        speed = _bytes_per_second(cell, text)
-        recipe = Recipe(
-            rate=rate, lanes=32, segment=50, weight_decay=0.05, total_bytes=int(speed * 60 * minutes)
-        )
-        trainer = Trainer(cell, recipe, Mix(text, {"valid": valid}, ()))
+        budget = int(megabytes * 1e6 if megabytes else _bytes_per_second(cell, text) * 60 * minutes)
+        tried = {}
+        for rate in rates if len(rates) > 1 else ():
+            parameters = _train(cell, text, valid, rate, budget // 12, name).parameters
+            tried[rate] = float_bpc(cell, parameters, valid[: 1 << 17])
+            print(f"{name}: rate {rate:g}: {tried[rate]:.4f} on {texts[1].name}", flush=True)
+        rate = min(tried, key=lambda each: tried[each]) if tried else rates[0]
         start = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            trainer.run(Path(folder), functools.partial(print, name, flush=True), save_every_seconds=1e9)
+        trainer = _train(cell, text, valid, rate, budget, name)
         seconds = time.perf_counter() - start
         parameters = {key: value.detach() for key, value in trainer.parameters.items()}
         weights = exact_weights(cell, parameters, text[: 1 << 16])
         backend = get_backend("numba", general=cell.general)
         as_float, exact = float_bpc(cell, parameters, test), exact_bpc(cell, weights, test, backend)
-        rows.append([name, parameter_count(cell), trainer.bytes_done, seconds / 60, as_float, exact])
-        head = ["network", "parameters", "bytes trained", "minutes", "test BPC, float", "test BPC, exact"]
+        rows.append([name, parameter_count(cell), rate, trainer.bytes_done, seconds / 60, as_float, exact])
+        head = ["network", "parameters", "rate", "bytes trained", "minutes", "test BPC, float", "exact"]
+        each = f"{megabytes:g} MB" if megabytes else f"{minutes:g} minutes"
         title = (
-            f"{machine()}\n\n{texts[0].name}: {len(text):,} bytes; {minutes:g} minutes each, rate {rate:g}"
+            f"{machine()}; {threads} threads\n\n{texts[0].name}, {len(text):,} bytes: {each} each, "
+            f"rate the best of {', '.join(f'{rate:g}' for rate in rates)} by {texts[1].name}"
         )
         write("networks", f"{title}\n\n{table(head, rows)}", {"machine": machine(), "rows": [head, *rows]})
+
+
+def _train(cell: Any, text: Any, valid: Any, rate: float, total_bytes: int, name: str) -> Trainer:
+    recipe = Recipe(rate=rate, lanes=32, segment=50, weight_decay=0.05, total_bytes=total_bytes)
+    trainer = Trainer(cell, recipe, Mix(text, {"valid": valid}, ()))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.run(Path(folder), functools.partial(print, name, flush=True), save_every_seconds=1e9)
+    return trainer
 
 
 def _bytes_per_second(cell: Any, text: Any) -> float:
