@@ -7,7 +7,7 @@ Legend: B lanes, N columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,20 @@ class CpuGeneral:
         out = self._take(stop - start)
         elementwise.part(x.floats, start, out.floats)
         self._record(out, lambda g: elementwise.part_gradient(g, start, self._gradient(x)))
+        return out
+
+    def join(self, values: Sequence[Value]) -> Value:
+        """Values side by side, in order."""
+        starts = np.cumsum([0] + [x.width for x in values])
+        out = self._take(int(starts[-1]))
+        for x, start in zip(values, starts, strict=False):
+            elementwise.join(x.floats, start, out.floats)
+
+        def back(g: Float) -> None:
+            for x, start in zip(values, starts, strict=False):
+                elementwise.join_gradient(g, start, self._gradient(x))
+
+        self._record(out, back)
         return out
 
     def tanh(self, x: Value) -> Value:

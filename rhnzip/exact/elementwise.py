@@ -78,6 +78,26 @@ def part_gradient(g: Any, start: Any, dx: Any) -> None:
 
 
 @compiled()
+def join(x: Any, start: Any, out: Any) -> None:
+    """Copy x to the columns of `out` from `start` on: float32 (B, N), (B, M)."""
+    lanes, size = x.shape
+    for b in range(lanes):
+        x_b, out_b = x[b], out[b]
+        for i in range(size):
+            out_b[start + i] = x_b[i]
+
+
+@compiled()
+def join_gradient(g: Any, start: Any, dx: Any) -> None:
+    """Add those columns of g to dx."""
+    lanes, size = dx.shape
+    for b in range(lanes):
+        g_b, dx_b = g[b], dx[b]
+        for i in range(size):
+            dx_b[i] = _keep(dx_b[i] + g_b[start + i])
+
+
+@compiled()
 def quantise(x: Any, scale: Any, q: Any) -> None:
     """int8 form of a value with a static scale: float32 (B, N), scalar, int8 (B, N)."""
     lanes, size = x.shape

@@ -9,7 +9,7 @@ with one large product per segment instead of one small product per step: about 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,6 +207,10 @@ class FloatOps:
     def part(self, x: Tensor, start: int, stop: int) -> Tensor:
         """Columns start..stop of a value."""
         return x[:, start:stop]
+
+    def join(self, values: Sequence[Tensor]) -> Tensor:
+        """Values side by side, in order."""
+        return torch.cat(list(values), dim=1)
 
     def tanh(self, x: Tensor) -> Tensor:
         """Hyperbolic tangent."""

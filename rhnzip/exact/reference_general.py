@@ -5,7 +5,7 @@ Legend: B lanes, N columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,6 +52,16 @@ class ReferenceGeneral:
             self._pass(x, torch.nn.functional.pad(g, (start, width - stop)))
 
         return self._plain(x.floats[:, start:stop], back)
+
+    def join(self, values: Sequence[Value]) -> Value:
+        """Values side by side, in order."""
+
+        def back(g: Tensor) -> None:
+            widths = [x.floats.shape[1] for x in values]
+            for x, gradient in zip(values, torch.split(g, widths, dim=1), strict=True):
+                self._pass(x, gradient)
+
+        return self._plain(torch.cat([x.floats for x in values], dim=1), back)
 
     def tanh(self, x: Value) -> Value:
         """Hyperbolic tangent."""

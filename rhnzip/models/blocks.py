@@ -92,6 +92,7 @@ class LSTMBlock:
         keep_hidden: zoneout of h: share of the new value.
         keep_cell: zoneout of c.
         value: name of the scale of its output.
+        skip_width: E, if it reads the symbol beside its input; else 0.
     """
 
     name: str
@@ -101,6 +102,7 @@ class LSTMBlock:
     keep_hidden: float = 1.0
     keep_cell: float = 1.0
     value: str = "hidden"
+    skip_width: int = 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the trained parameters by name."""
@@ -108,6 +110,8 @@ class LSTMBlock:
         shapes: dict[str, tuple[int, ...]] = {}
         if self.inputs_width:
             shapes[f"{name}.input"] = (self.inputs_width, width)
+        if self.skip_width:
+            shapes[f"{name}.skip"] = (self.skip_width, width)
         shapes |= {f"{name}.recurrent": (units, width), f"{name}.bias": (width,)}
         if self.norm:
             shapes |= {f"{name}.gain": (width,), f"{name}.shift": (width,)}
@@ -124,6 +128,11 @@ class LSTMBlock:
                 parameters[name] = orthogonal(shape, generator)
         return parameters
 
+    @property
+    def _symbols(self) -> str:
+        """Which weight the symbol goes through."""
+        return "skip" if self.skip_width else "input"
+
     def fold(self, parameters: Parameters, embedding: Tensor | None = None) -> Folded:
         """The forget gate's constant goes into its bias, or its shift under layer norm."""
         name, units = self.name, self.units
@@ -138,12 +147,12 @@ class LSTMBlock:
                 tables[f"{name}.{kind}"] = parameters[f"{name}.{kind}"].unsqueeze(0)
         else:
             bias = bias + forget
-        if embedding is not None:
-            tables[f"{name}.symbols"] = embedding @ parameters[f"{name}.input"] + bias
-        else:
+        if embedding is None:
             tables[f"{name}.bias"] = bias.unsqueeze(0)
-            if self.inputs_width:
-                linears[f"{name}.input"] = parameters[f"{name}.input"]
+        else:
+            tables[f"{name}.symbols"] = embedding @ parameters[f"{name}.{self._symbols}"] + bias
+        if self.inputs_width and (embedding is None or self.skip_width):
+            linears[f"{name}.input"] = parameters[f"{name}.input"]
         return Folded(linears, tables)
 
     def folded_shapes(self, vocabulary: int = 0) -> FoldedShapes:
@@ -154,12 +163,9 @@ class LSTMBlock:
         if self.norm:
             tables |= {f"{name}.shift": (1, width), f"{name}.gain": (1, width)}
             tables |= {f"{name}.cell_gain": (1, units), f"{name}.cell_shift": (1, units)}
-        if vocabulary:
-            tables[f"{name}.symbols"] = (vocabulary, width)
-        else:
-            tables[f"{name}.bias"] = (1, width)
-            if self.inputs_width:
-                linears[f"{name}.input"] = (self.inputs_width, width)
+        tables |= {f"{name}.symbols": (vocabulary, width)} if vocabulary else {f"{name}.bias": (1, width)}
+        if self.inputs_width and (not vocabulary or self.skip_width):
+            linears[f"{name}.input"] = (self.inputs_width, width)
         return FoldedShapes(linears, tables)
 
     def state_widths(self) -> tuple[int, ...]:

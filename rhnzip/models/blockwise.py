@@ -10,21 +10,25 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from rhnzip.errors import ModelError
 from rhnzip.models.blocks import Block, joined, joined_shapes, orthogonal
 from rhnzip.models.cell import Folded, FoldedShapes, Parameters
 
 
 class BlockNetwork:
-    """A network of blocks, the first of which reads the symbol; `step` is the subclass's own.
+    """A network of blocks, the first or all of which read the symbol; `step` is the subclass's own.
 
     `reads` gives the value scale that each block's input has, by block name: "" for a table or no input.
     """
 
     general = True
 
-    def __init__(self, config: Any, blocks: list[Block], reads: dict[str, str], read_units: int) -> None:
-        """Keep the sizes; the output layer reads a value of `read_units` columns."""
+    def __init__(
+        self, config: Any, blocks: list[Block], reads: dict[str, str], read_units: int, readers: int = 1
+    ) -> None:
+        """Keep the sizes; the output layer reads `read_units` columns, the first `readers` blocks symbols."""
         self.config, self.blocks, self._reads, self._read_units = config, blocks, reads, read_units
+        self._readers = readers
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the trained parameters by name."""
@@ -45,24 +49,31 @@ class BlockNetwork:
         return parameters
 
     def fold(self, parameters: Parameters) -> Folded:
-        """Embedding, input weights and bias of the first block become one table of V rows."""
-        parts = [self.blocks[0].fold(parameters, parameters["embedding"])]
-        parts += [block.fold(parameters) for block in self.blocks[1:]]
+        """Embedding, input weights and bias of a block that reads the symbol become one table of V rows."""
+        embedding = parameters["embedding"]
+        parts = [block.fold(parameters, embedding) for block in self.blocks[: self._readers]]
+        parts += [block.fold(parameters) for block in self.blocks[self._readers :]]
         output_bias = parameters["output_bias"].unsqueeze(0)
         return joined([*parts, Folded({"output": parameters["output"]}, {"output_bias": output_bias})])
 
     def folded_shapes(self) -> FoldedShapes:
         """Shapes of what `fold` returns."""
         vocabulary = self.config.vocabulary
-        parts = [self.blocks[0].folded_shapes(vocabulary)]
-        parts += [block.folded_shapes() for block in self.blocks[1:]]
+        parts = [block.folded_shapes(vocabulary) for block in self.blocks[: self._readers]]
+        parts += [block.folded_shapes() for block in self.blocks[self._readers :]]
         output = FoldedShapes({"output": (self._read_units, vocabulary)}, {"output_bias": (1, vocabulary)})
         return joined_shapes([*parts, output])
 
     def embed(
         self, parameters: Parameters, symbols: Tensor, symbol_mask: Tensor, input_mask: Tensor
     ) -> Tensor:
-        """Input rows of a segment under input dropout; shapes as in `RHN.embed`."""
+        """Input rows of a segment under input dropout; shapes as in `RHN.embed`.
+
+        Raises:
+            ModelError: several blocks read the symbol.
+        """
+        if self._readers > 1:
+            raise ModelError("a network with skip connections trains without dropout of its input")
         first = self.blocks[0].name
         whole = symbol_mask.gather(1, symbols.t()).t().unsqueeze(-1)
         x = parameters["embedding"][symbols] * whole * input_mask
@@ -89,9 +100,9 @@ class BlockNetwork:
             reads |= block.inputs(self._reads.get(block.name, ""))
         return reads
 
-    def symbol_rows(self, ops: Any, symbols: Any) -> Any:
-        """Rows of the first block's table."""
-        return ops.rows(f"{self.blocks[0].name}.symbols", symbols)
+    def symbol_rows(self, ops: Any, symbols: Any, block: int = 0) -> Any:
+        """Rows of a block's table."""
+        return ops.rows(f"{self.blocks[block].name}.symbols", symbols)
 
     def output(self, ops: Any, h: Any) -> Any:
         """Logits or counts from a block's output."""

@@ -27,6 +27,7 @@ Floats = NDArray[np.float32]
 # What each primitive does with the exact ops, and what it should do in float64.
 PRIMITIVES: dict[str, tuple[int, Callable[..., Any], Callable[..., torch.Tensor]]] = {
     "part": (1, lambda ops, x: ops.part(x, 2, 7), lambda x: x[:, 2:7]),
+    "join": (2, lambda ops, x, y: ops.join([x, y, x]), lambda x, y: torch.cat([x, y, x], dim=1)),
     "tanh": (1, lambda ops, x: ops.tanh(x), torch.tanh),
     "sigmoid": (1, lambda ops, x: ops.sigmoid(x), torch.sigmoid),
     "add": (2, lambda ops, x, y: ops.add(x, y), lambda x, y: x + y),
@@ -83,7 +84,7 @@ def run(chosen: Any, name: str, inputs: list[Floats], gradient: Floats) -> tuple
 def drawn(name: str, seed: int, lanes: int, size: float) -> tuple[list[Floats], Floats]:
     rng = np.random.default_rng(seed)
     inputs = [(rng.standard_normal((lanes, WIDTH)) * size).astype(F) for _ in range(PRIMITIVES[name][0])]
-    width = 5 if name == "part" else WIDTH
+    width = {"part": 5, "join": 3 * WIDTH}.get(name, WIDTH)
     return inputs, rng.standard_normal((lanes, width)).astype(F)
 
 

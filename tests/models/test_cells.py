@@ -23,6 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "hyper_rhn": {"cell": "hyper_rhn", "units": 24, "depth": 2, "hyper_units": 12, "embedding": 16},
     "lstm": {"cell": "lstm", "units": 20, "layers": 1, "embedding": 16},
     "lstm, stacked": {"cell": "lstm", "units": 20, "layers": 3, "norm": False, "embedding": 16},
+    "lstm, skip": {"cell": "lstm", "units": 20, "layers": 3, "skip": True, "embedding": 16},
     "lstm, sequential": {"cell": "lstm", "units": 20, "layers": 3, "sequential": True, "embedding": 16},
     "fs-lstm-2": {
         "cell": "fsrnn", "fast_units": 20, "slow_units": 28, "keep_hidden": 0.9, "keep_cell": 0.5

@@ -144,6 +144,23 @@ def read_stacked(p: Parameters, text: list[int]) -> list[Vector]:
     return seen
 
 
+def read_skip(p: Parameters, text: list[int]) -> list[Vector]:
+    """Graves 2013, section 2: eqs. 1-3 with skip connections, without peepholes."""
+    states, seen = [zero(6), zero(6), zero(6)], []
+    for byte in text:
+        below: Vector | None = None
+        for n in range(3):
+            name, x = f"lstm.{n}", p["embedding"][byte]
+            if below is None:
+                states[n] = lstm(p, name, x, states[n])
+            else:
+                both = {**p, f"{name}.input": np.concatenate([p[f"{name}.input"], p[f"{name}.skip"]])}
+                states[n] = lstm(both, name, np.concatenate([below, x]), states[n])
+            below = states[n][0]
+        seen.append(output(p, np.concatenate([h for h, _ in states])))
+    return seen
+
+
 def read_sequential(p: Parameters, text: list[int]) -> list[Vector]:
     state, seen = zero(6), []
     for byte in text:
@@ -174,6 +191,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Parameters, list[int]], list[Ve
     "hsg": ({"cell": "hsg", "units": 6, "depth": 2}, read_hsg),
     "hyper_rhn": ({"cell": "hyper_rhn", "units": 6, "depth": 2, "hyper_units": 4}, read_hyper),
     "stacked": ({"cell": "lstm", "units": 6, "layers": 2, "norm": False}, read_stacked),
+    "skip": ({"cell": "lstm", "units": 6, "layers": 3, "skip": True, "norm": False}, read_skip),
     "sequential": ({"cell": "lstm", "units": 6, "layers": 3, "sequential": True}, read_sequential),
     "fast-slow": (FAST_SLOW | {"keep_hidden": 0.9, "keep_cell": 0.6}, read_fast_slow),
 }  # fmt: skip
