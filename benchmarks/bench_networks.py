@@ -5,8 +5,8 @@
 
 `speed` takes every published network at its size, with random weights, and times a frozen step beside its own
 int8 products. `train` trains small networks of about one size on one text, each for the same time, and gives
-bits per byte of another. Rates that suit differ by a factor of four and would decide the order, so each network
-tries all rates for a twelfth of the time and takes the best by VALID, then begins anew.
+bits per byte of another. The rates that suit them differ by a factor of four and would decide the order, so
+each network tries all for a twelfth of the time and takes the best by VALID, then begins anew.
 """
 
 from __future__ import annotations

@@ -94,11 +94,12 @@ def learning(model: Model, threads: int) -> list[list[Any]]:
     """Rows of the table for learning steps: microseconds per step of all lanes."""
     backend, rows = get_backend("numba"), []
     for preset in PRESETS.values():
-        if preset.settings is None:
+        mode = preset.trained
+        if mode.settings is None:
             continue
-        shape = preset.shape(preset.block_size)
+        shape = mode.shape(preset.block_size)
         lanes, steps = shape.lanes, shape.segment
-        learner = backend.learner(model.weights, model.cell.inputs(), preset.settings)
+        learner = backend.learner(model.weights, model.cell.inputs(), mode.settings)
         with Workers(threads) as workers:
             parts = lane_groups(lanes, threads, LEARNING_GROUP)
             predictor = LearningPredictor(model.cell, learner, parts, steps, workers.run, threads)

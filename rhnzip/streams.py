@@ -170,13 +170,14 @@ def compress_stream(
     if lanes is not None and not 1 <= lanes <= limits.MAX_LANES:
         raise LimitError(f"a number of lanes of {lanes:,} is outside 1..{limits.MAX_LANES:,}")
     loaded = coding.load(model)
+    mode = chosen.mode(loaded.name)
     header = FrameHeader(
         model_id=loaded.id,
         model_name=loaded.name,
         arithmetic_version=coding.ARITHMETIC_VERSION,
         flags=FLAG_LEARNING if chosen.learning else 0,
         preset=chosen.number,
-        parameters=chosen.parameters(loaded.name),
+        parameters=mode.parameters,
     )
     codec = coding.open_codec(
         loaded,
@@ -194,7 +195,7 @@ def compress_stream(
         if coding.looks_random(raw):  # stored without a step taken: nothing to forget afterwards
             block = _stored(raw)
         else:
-            shape = chosen.shape(len(raw))
+            shape = mode.shape(len(raw))
             block_lanes = min(lanes or shape.lanes, len(raw))
             segment = min(shape.segment, limits.MAX_ROWS // block_lanes)
             reset = not (header.learning and in_step)

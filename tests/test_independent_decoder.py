@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+from dataclasses import replace
 from decimal import Decimal, getcontext
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 import rhnzip
-from rhnzip.adaptation import to_parameters
+from rhnzip.adaptation import from_parameters, to_parameters
 from rhnzip.archive import ArchiveReader, CodedBlock, FrameHeader
 from rhnzip.coding.codec import LearningCodec
 from rhnzip.exact.backend import Settings
@@ -150,7 +151,7 @@ class Network:
         self.anchor |= {r: t[f"table.{r}"] for r in maps.values()}
         self.theta = {name: anchor.copy() for name, anchor in self.anchor.items()}
         self.v = {name: np.zeros_like(anchor) for name, anchor in self.anchor.items()}
-        self.n = 0
+        self.n, self.history = 0, b""
 
     def affine(self, name: str, q: Array, row: Array) -> Array:
         return (q @ self.w[name]).astype(F) * self.scale[name] + self.theta[self.rows[name]][row]
@@ -159,10 +160,23 @@ class Network:
         coder, units = RangeDecoder(payload), self.units
         sizes = [length // lanes + (lane < length % lanes) for lane in range(lanes)]
         out = [bytearray() for _ in range(lanes)]
-        s, q = np.zeros((lanes, units), F), np.zeros((lanes, units), np.int64)
-        x, first = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+        replay = int(np.array(self.settings.get(7, 0), np.uint32).view(F)[()])
+        every = lanes + replay
+        s, q = np.zeros((every, units), F), np.zeros((every, units), np.int64)
+        x, first, share = np.zeros(every, np.int64), np.zeros(every, np.int64), np.ones(every, F)
+        at, end, known = [0] * replay, [0] * replay, b""
         tape: list[Any] = []
         for step in range(max(sizes)):
+            if replay and step % segment == 0:
+                known = self.history[-(2**22) :] + bytes(out[0])
+                for r in range(replay):
+                    if at[r] + segment + 1 > min(end[r], len(known)):
+                        at[r] = random_value(f"replay {self.n + 1}", r) % max(1, len(known) - 2048)
+                        end[r] = at[r] + max(2048, segment + 1)
+                    idle = at[r] + segment + 1 > len(known)
+                    share[lanes + r] = 0 if idle else np.array(self.settings[8], np.uint32).view(F)[()]
+                    x[lanes + r] = 0 if idle else known[at[r]]
+                    at[r] += segment
             layers = []
             for layer in range(self.depth):
                 row = first if layer else x.copy()
@@ -177,10 +191,14 @@ class Network:
             for lane in range(active):
                 x[lane] = coder.decode(counts[lane])
                 out[lane].append(x[lane])
-            tape.append((layers, q, counts, x.copy(), active))
+            share[active:lanes] = 0
+            for r in range(replay):
+                x[lanes + r] = known[at[r] - segment + step % segment + 1] if share[lanes + r] else 0
+            tape.append((layers, q, counts, x.copy(), share.copy()))
             if segment and len(tape) == segment:
                 self.learn(tape)
                 tape = []
+        self.history += b"".join(out)
         return b"".join(out)
 
     def to_input(self, name: str, da: Array, d: Array) -> Array:
@@ -191,10 +209,10 @@ class Network:
         lanes = len(tape[0][3])
         seen: dict[str, list[Any]] = {name: [] for name in self.rows}
         d = np.zeros((lanes, self.units), F)
-        for layers, q_last, counts, x, active in reversed(tape):
+        for layers, q_last, counts, x, share in reversed(tape):
             da = (counts + 1).astype(F) * F(2.0**-24)
             da[np.arange(lanes), x] -= F(1)
-            da[active:] = 0
+            da = np.where(share[:, None] == 0, F(0), da * share[:, None])
             d = self.to_input("output", da, d)
             seen["output"].append((q_last, da, np.zeros(lanes, np.int64)))
             for layer in reversed(range(self.depth)):
@@ -280,12 +298,15 @@ class Watched(CpuBackend):
         return self.given
 
 
+@pytest.mark.parametrize("replay", [0, 3])
 @pytest.mark.parametrize("coupled", [True, False])
-def test_networks_stay_the_same_to_the_last_bit(coupled: bool, tmp_path: Path) -> None:
+def test_networks_stay_the_same_to_the_last_bit(coupled: bool, replay: int, tmp_path: Path) -> None:
     """The bytes would come out right even if a weight were off by a bit, most of the time."""
     path, backend = tmp_path / "toy.safetensors", Watched()
     model = write_model(path, coupled)
     chosen = Settings(rate=0.01, boost=2.0, boost_updates=5.0, beta=0.9, decay=0.01, floor=1e-3)
+    chosen = replace(chosen, replay=replay, replay_share=0.3 if replay else 0.0)
+    chosen = from_parameters(to_parameters(chosen))
     codec = LearningCodec(model.cell, model.weights, backend, chosen, 1)
     network = Network(str(path), to_parameters(chosen))
     for raw, lanes, segment in (
@@ -314,37 +335,45 @@ def test_networks_stay_the_same_to_the_last_bit(coupled: bool, tmp_path: Path) -
 # Scratch models
 
 
-def random_values(text: str, shape: tuple[int, ...]) -> Array:
+def random_value(text: str, i: int) -> int:
     key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-    values = []
-    for i in range(int(np.prod(shape))):
-        z = (key + (i + 1) * 0x9E3779B97F4A7C15) % 2**64
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-        values.append(z ^ z >> 31)
-    return np.array(values, object).reshape(shape)
+    z = (key + (i + 1) * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
 
 
-def scratch_tensors(depth: int, units: int, seed: int) -> dict[str, Array]:
-    text, width = f"scratch {depth}x{units} {seed}", 2 * units
+def random_values(text: str, shape: tuple[int, ...]) -> Array:
+    return np.array([random_value(text, i) for i in range(int(np.prod(shape)))], object).reshape(shape)
+
+
+def scratch_tensors(layers: int, units: int, seed: int) -> dict[str, Array]:
+    text, width = f"scratch {layers}x{units} {seed}", 4 * units
     scale = F(2.0 ** -(((units - 1).bit_length() + 1) // 2)) / F(127) / F(127)
-    tensors = {"value.state": np.array([127], F), "table.output_bias": np.zeros((1, 256), F)}
-    for name, columns in [*((f"recurrent.{layer}", width) for layer in range(depth)), ("output", 256)]:
-        values = random_values(f"{text} {name}", (units, columns))
+    tensors = {"value.hidden": np.array([127], F), "table.output_bias": np.zeros((1, 256), F)}
+    maps = {f"lstm.{n}.recurrent": (units, width) for n in range(layers)}
+    maps |= {f"lstm.{n}.input": (units, width) for n in range(1, layers)}
+    for name, shape in (maps | {"output": (layers * units, 256)}).items():
+        values = random_values(f"{text} {name}", shape)
         tensors[f"{name}.weight"] = (values % 255 - 127).astype(np.int8)
-        tensors[f"{name}.scale"] = np.full(columns, scale)
-    tensors |= {f"table.bias.{layer}": np.zeros((1, width), F) for layer in range(1, depth)}
-    values = (random_values(f"{text} input", (256, width)) >> 40).astype(F) * F(2.0**-24)
-    return tensors | {"table.input": (values - F(0.5)) * F(0.5)}
+        tensors[f"{name}.scale"] = np.full(shape[1], scale)
+    for n in range(layers):
+        values = (random_values(f"{text} lstm.{n}.symbols", (256, width)) >> 40).astype(F) * F(2.0**-24)
+        table = (values - F(0.5)) * F(0.125 if n else 0.5)
+        table[:, 2 * units : 3 * units] += F(1)
+        tensors[f"table.lstm.{n}.symbols"] = table
+    return tensors
 
 
-@pytest.mark.parametrize(("depth", "units", "seed"), [(2, 9, 0), (1, 16, 77), (3, 17, 0)])
-def test_scratch_models_are_those_documented(depth: int, units: int, seed: int, tmp_path: Path) -> None:
-    config = {"cell": "rhn", "depth": depth, "units": units}
+@pytest.mark.parametrize(("layers", "units", "seed"), [(2, 9, 0), (1, 16, 77), (3, 17, 0)])
+def test_scratch_models_are_those_documented(layers: int, units: int, seed: int, tmp_path: Path) -> None:
+    config: dict[str, Any] = {"cell": "lstm", "layers": layers, "norm": False, "skip": True, "units": units}
+    if layers == 1:
+        del config["layers"]
     digest = hashlib.sha256(json.dumps(config, separators=(",", ":")).encode())
-    for name, tensor in sorted(scratch_tensors(depth, units, seed).items()):
+    for name, tensor in sorted(scratch_tensors(layers, units, seed).items()):
         digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode() + tensor.tobytes())
-    model = scratch_model(f"scratch:{depth}x{units}" + (f":{seed}" if seed else ""))
+    model = scratch_model(f"scratch:{layers}x{units}" + (f":{seed}" if seed else ""))
     assert digest.digest()[:8] == model.id
 
 

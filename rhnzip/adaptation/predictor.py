@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rhnzip.adaptation.replay import Replay
 from rhnzip.exact.backend import Learner
 from rhnzip.exact.constants import SYMBOLS
 from rhnzip.models.cell import START_SYMBOL, Cell
@@ -34,16 +35,18 @@ class LearningPredictor:
         steps: int,
         run: Callable[[Tasks], None],
         threads: int,
+        replay: Replay | None = None,
     ) -> None:
         """Start a block.
 
         Args:
             cell: the network's equations.
             learner: the weights that learn.
-            parts: groups of lanes, each worked on by one thread.
+            parts: groups of lanes, each worked on by one thread; lanes that replay come last.
             steps: T, steps from one update to the next.
             run: runs tasks side by side and returns when all are done.
             threads: how many tasks to cut the update into.
+            replay: what the lanes that replay read.
         """
         lanes = parts[-1].stop
         self._cell, self._parts, self._steps, self._run, self._threads = cell, parts, steps, run, threads
@@ -53,7 +56,10 @@ class LearningPredictor:
             tuple(ops.zeros(width) for width in cell.state_widths()) for ops in self._ops
         ]
         self._symbols = np.full(lanes, START_SYMBOL, np.int64)
-        self._active = 0
+        self._replay = replay
+        self._learner = learner
+        self._coded = lanes - (len(replay.shares) if replay else 0)
+        self._shares = np.ones(lanes, np.float32)
         self._step = 0
         self._counts = np.empty((lanes, SYMBOLS), np.float32)
         groups = range(len(parts))
@@ -62,8 +68,7 @@ class LearningPredictor:
 
     def _learn(self, group: int) -> None:
         part = self._parts[group]
-        active = min(max(self._active - part.start, 0), part.stop - part.start)
-        self._ops[group].learn(self._symbols[part], active)
+        self._ops[group].learn(self._symbols[part], self._shares[part])
 
     def _forward(self, group: int) -> None:
         ops, part = self._ops[group], self._parts[group]
@@ -82,14 +87,22 @@ class LearningPredictor:
 
     def counts(self) -> NDArray[np.float32]:
         """Counts of every lane's next byte, shape (B, V), C-contiguous; valid until the next call."""
+        if self._replay and self._step == 0:
+            self._replay.begin(self._learner.updates + 1)
+            self._symbols[self._coded :] = self._replay.symbols(0)
+            self._shares[self._coded :] = self._replay.shares
         self._run(self._forward_tasks)
-        return self._counts
+        return self._counts[: self._coded]
 
     def update(self, symbols: NDArray[np.int32]) -> None:
         """Tell the bytes that came, those of the first `len(symbols)` lanes; at a segment's end, learn."""
-        self._active = len(symbols)
-        self._symbols[: self._active] = symbols
+        active = len(symbols)
+        self._symbols[:active] = symbols
+        self._shares[active : self._coded] = 0
         self._step += 1
+        if self._replay:
+            self._replay.add(int(symbols[0]))
+            self._symbols[self._coded :] = self._replay.symbols(self._step)
         if self._step == self._steps:
             self._run(self._backward_tasks)
             self._run(self._segment.update_tasks(self._threads))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rhnzip.adaptation import LearningPredictor
+from rhnzip.adaptation.replay import HISTORY, Replay
 from rhnzip.coding.coder import Decoder, Encoder
 from rhnzip.coding.predictor import FrozenPredictor, MeanPredictor, Predictor, lane_groups
 from rhnzip.coding.workers import Workers, available_threads
@@ -123,6 +124,9 @@ class _NetworkCodec:
     def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
         raise NotImplementedError
 
+    def _keep(self, raw: bytes) -> None:
+        """Take note of a block that was coded."""
+
     def encode(self, raw: bytes, lanes: int, segment: int, progress: Progress | None = None) -> bytes:
         """Code a block."""
         layout = Lanes(len(raw), lanes)
@@ -136,6 +140,7 @@ class _NetworkCodec:
                 predictor.update(symbols)
                 if progress:
                     progress(min(len(raw), (step + 1) * lanes), encoder.size())
+        self._keep(raw)
         return encoder.finish()
 
     def decode(
@@ -154,7 +159,9 @@ class _NetworkCodec:
                 if progress:
                     done = min(length, (step + 1) * lanes)
                     progress(done, len(payload) * done // length)
-        return layout.join(table)
+        raw = layout.join(table)
+        self._keep(raw)
+        return raw
 
 
 class FrozenCodec(_NetworkCodec):
@@ -197,6 +204,8 @@ class LearningCodec(_NetworkCodec):
         super().__init__(backend, threads)
         self._cell = cell
         self._learner = backend.learner(weights, cell.inputs(), settings)
+        self._settings = settings
+        self._history = b""
         # a row of a segment keeps, for each product, its int8 input, int32 sums and float32 gradient; and the
         # values between products, float32 and int8, with their gradients
         self._row_bytes = sum(
@@ -206,17 +215,26 @@ class LearningCodec(_NetworkCodec):
     def reset(self) -> None:
         """Forget all that was learned."""
         self._learner.reset()
+        self._history = b""
+
+    def _keep(self, raw: bytes) -> None:
+        if self._settings.replay:
+            self._history = (self._history + raw)[-HISTORY:]
 
     def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
         if not segment:
             raise CorruptError("a learning block without a segment length")
+        replay = None
+        if replayed := self._settings.replay:
+            replay = Replay(replayed, self._settings.replay_share, segment, self._history)
+            lanes += replayed
         if lanes * segment * self._row_bytes > MAX_MEMORY:
             needed = lanes * segment * self._row_bytes / (1 << 30)
             raise LimitError(
                 f"{lanes} lanes x {segment} steps of this model would take {needed:.1f} GiB of memory"
             )
         parts = lane_groups(lanes, self.threads, LEARNING_GROUP)
-        return LearningPredictor(self._cell, self._learner, parts, segment, workers.run, self.threads)
+        return LearningPredictor(self._cell, self._learner, parts, segment, workers.run, self.threads, replay)
 
 
 class EnsembleCodec(_NetworkCodec):
@@ -234,6 +252,10 @@ class EnsembleCodec(_NetworkCodec):
         """Forget all that was learned."""
         for member in self._members:
             member.reset()
+
+    def _keep(self, raw: bytes) -> None:
+        for member in self._members:
+            member._keep(raw)
 
     def _predictor(self, lanes: int, segment: int, workers: Workers) -> Predictor:
         return MeanPredictor([member._predictor(lanes, segment, workers) for member in self._members])

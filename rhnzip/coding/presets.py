@@ -23,6 +23,37 @@ class BlockShape:
 
 
 @dataclass(frozen=True)
+class Mode:
+    """How a preset uses one kind of model.
+
+    Attributes:
+        lane_bytes: bytes per lane aimed at.
+        max_lanes: most lanes in a block.
+        segment: T, steps between updates of the network; 0 when it is frozen.
+        settings: of the update; None when frozen.
+    """
+
+    lane_bytes: int
+    max_lanes: int
+    segment: int = 0
+    settings: Settings | None = None
+
+    @property
+    def parameters(self) -> dict[int, int]:
+        """Settings of the update as the frame header stores them."""
+        return to_parameters(self.settings) if self.settings else {}
+
+    def shape(self, length: int) -> BlockShape:
+        """Lanes for a block of `length` bytes.
+
+        >>> fast = PRESETS["fast"].mode("rhn-4m")
+        >>> fast.shape(2000).lanes, fast.shape(1 << 20).lanes
+        (1, 128)
+        """
+        return BlockShape(max(1, min(self.max_lanes, round(length / self.lane_bytes))), self.segment)
+
+
+@dataclass(frozen=True)
 class Preset:
     """A point between speed and size.
 
@@ -30,48 +61,34 @@ class Preset:
         name: as the command line spells it.
         number: as the frame header stores it.
         block_size: bytes per block; memory and the wait for a decoder's first byte grow with it.
-        lane_bytes: bytes per lane aimed at.
-        max_lanes: most lanes in a block.
-        segment: T, steps between updates of the network; 0 when it is frozen.
-        settings: of the update; None when frozen.
-        scratch_settings: of the update of a network that starts from nothing; None when frozen.
+        trained: for a trained model.
+        scratch: for a network that starts from nothing; None where it would stay so.
     """
 
     name: str
     number: int
     block_size: int
-    lane_bytes: int
-    max_lanes: int
-    segment: int
-    settings: Settings | None
-    scratch_settings: Settings | None
+    trained: Mode
+    scratch: Mode | None
 
     @property
     def learning(self) -> bool:
         """Whether the network learns while it codes."""
-        return self.settings is not None
+        return self.trained.settings is not None
 
-    def parameters(self, model_name: str) -> dict[int, int]:
-        """Settings of the update as the frame header stores them.
+    def mode(self, model_name: str) -> Mode:
+        """How to use the model of this name.
 
         Raises:
             RhnzipError: a network that knows nothing, with a preset that learns nothing.
         """
-        scratch = model_name.startswith(SCRATCH)
-        settings = self.scratch_settings if scratch else self.settings
-        if scratch and settings is None:
+        if not model_name.startswith(SCRATCH):
+            return self.trained
+        if self.scratch is None:
             raise RhnzipError(
                 f"{model_name} knows nothing, and preset {self.name} learns nothing; choose another preset"
             )
-        return to_parameters(settings) if settings else {}
-
-    def shape(self, length: int) -> BlockShape:
-        """Lanes for a block of `length` bytes.
-
-        >>> PRESETS["fast"].shape(2000).lanes, PRESETS["fast"].shape(1 << 20).lanes
-        (1, 128)
-        """
-        return BlockShape(max(1, min(self.max_lanes, round(length / self.lane_bytes))), self.segment)
+        return self.scratch
 
 
 _ALL = (
@@ -79,31 +96,52 @@ _ALL = (
         name="fast",
         number=0,
         block_size=1 << 21,
-        lane_bytes=8192,
-        max_lanes=256,
-        segment=0,
-        settings=None,
-        scratch_settings=None,
+        trained=Mode(lane_bytes=8192, max_lanes=256),
+        scratch=None,
     ),
     Preset(
         name="default",
         number=1,
         block_size=1 << 20,
-        lane_bytes=4096,
-        max_lanes=8,
-        segment=10,
-        settings=Settings(rate=7e-5, boost=6.0, boost_updates=200.0, beta=0.999, decay=5e-4, floor=1e-2),
-        scratch_settings=Settings(rate=5e-4, boost=3.0, boost_updates=1000.0, beta=0.999),
+        trained=Mode(
+            lane_bytes=4096,
+            max_lanes=8,
+            segment=10,
+            settings=Settings(rate=7e-5, boost=6.0, boost_updates=200.0, beta=0.999, decay=5e-4, floor=1e-2),
+        ),
+        scratch=Mode(
+            lane_bytes=16384,
+            max_lanes=4,
+            segment=10,
+            settings=Settings(rate=2e-3, boost=3.0, boost_updates=1000.0, beta=0.999, floor=1e-5),
+        ),
     ),
     Preset(
         name="best",
         number=2,
         block_size=1 << 20,
-        lane_bytes=16384,
-        max_lanes=2,
-        segment=10,
-        settings=Settings(rate=3e-5, boost=8.0, boost_updates=800.0, beta=0.999, decay=1.5e-4, floor=4e-3),
-        scratch_settings=Settings(rate=5e-4, boost=3.0, boost_updates=2000.0, beta=0.999),
+        trained=Mode(
+            lane_bytes=16384,
+            max_lanes=2,
+            segment=10,
+            settings=Settings(
+                rate=3e-5, boost=8.0, boost_updates=800.0, beta=0.999, decay=1.5e-4, floor=4e-3
+            ),
+        ),
+        scratch=Mode(
+            lane_bytes=16384,
+            max_lanes=1,
+            segment=10,
+            settings=Settings(
+                rate=2e-3,
+                boost=3.0,
+                boost_updates=2000.0,
+                beta=0.999,
+                floor=1e-5,
+                replay=3,
+                replay_share=0.15,
+            ),
+        ),
     ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}

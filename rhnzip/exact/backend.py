@@ -32,6 +32,8 @@ class Settings:
         beta: memory of the running mean square of the gradient.
         decay: share of the way back to the initial weights after each step.
         floor: added to the root mean square, so that tiny gradients take tiny steps.
+        replay: lanes beside the coded ones that read again what was coded before.
+        replay_share: of their gradients, 2^-20..1.
     """
 
     rate: float = 2e-4
@@ -40,6 +42,8 @@ class Settings:
     beta: float = 0.99
     decay: float = 0.0
     floor: float = 1e-3
+    replay: int = 0
+    replay_share: float = 0.0
 
 
 def update_numbers(settings: Settings, updates: int) -> NDArray[np.float32]:
@@ -167,8 +171,11 @@ class LearningOps(ExactOps, Protocol):
         """Clear the tape; returns the carried state, from which no gradient flows further back."""
         ...
 
-    def learn(self, symbols: NDArray[np.int64], active: int) -> None:
-        """Tell the symbols that the last counts were for, shape (B,); lanes from `active` on have ended."""
+    def learn(self, symbols: NDArray[np.int64], shares: NDArray[np.float32]) -> None:
+        """Tell the symbols that the last counts were for, and the share of each lane's gradient, both (B,).
+
+        Shares are 1, 0 for lanes that have ended, 2^-20..1 for lanes that replay.
+        """
         ...
 
     def backward(self) -> None:
@@ -191,6 +198,9 @@ class Segment(Protocol):
 
 class Learner(Protocol):
     """Weights that learn, and the moments of their gradients."""
+
+    updates: int
+    """How many steps the weights have taken."""
 
     def reset(self) -> None:
         """Go back to the initial weights; forget all moments."""
@@ -329,7 +339,7 @@ def _run_learning(backend: Backend, known_step: KnownStep, gain: float, digest: 
             for step in range(3):
                 ops.begin_step()
                 s, counts = known_step(ops, s, _known_symbols(5, step))
-                ops.learn(_known_symbols(5, step + 1), 5 - step)
+                ops.learn(_known_symbols(5, step + 1), (np.arange(5) < 5 - step).astype(np.float32))
                 digest.update(ops.floats(s).tobytes() + counts.tobytes())
             ops.backward()
             for task in segment.update_tasks(1):

@@ -227,21 +227,22 @@ def highway_uncoupled_gradient(
 
 
 @compiled()
-def counts_gradient(counts_: Any, symbols: Any, active: Any, out: Any) -> None:
-    """Gradient of -ln P(symbol) by the logits: P - [i = symbol], P = (c + 1) / 2^24; zero for ended lanes.
+def counts_gradient(counts_: Any, symbols: Any, shares: Any, out: Any) -> None:
+    """Gradient of -ln P(symbol) by the logits, times the lane's share: P - [i = symbol], P = (c + 1) / 2^24.
 
-    Shapes: counts float32 (B, V), symbols int64 (B,), out float32 (B, V); lanes from `active` on have ended.
+    Shapes: counts float32 (B, V), symbols int64 (B,), shares float32 (B,), 0 or 2^-20..1, out float32 (B, V).
     """
     lanes, size = counts_.shape
     for b in range(lanes):
-        c_b, out_b = counts_[b], out[b]
-        if b >= active:
+        c_b, out_b, share = counts_[b], out[b], shares[b]
+        if share == _ZERO:
             for i in range(size):
                 out_b[i] = _ZERO
         else:
+            chosen = (c_b[symbols[b]] + _ONE) * _UNIT - _ONE
             for i in range(size):
-                out_b[i] = (c_b[i] + _ONE) * _UNIT
-            out_b[symbols[b]] -= _ONE
+                out_b[i] = (c_b[i] + _ONE) * _UNIT * share
+            out_b[symbols[b]] = chosen * share
 
 
 @compiled()

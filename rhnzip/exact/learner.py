@@ -313,10 +313,10 @@ class LearningOps(CpuOps):
         self._pending = (product, use.gradients[self._step, self._part])
         return self._counts
 
-    def learn(self, symbols: NDArray[np.int64], active: int) -> None:
-        """Tell the symbols that the last counts were for; lanes from `active` on have ended."""
+    def learn(self, symbols: NDArray[np.int64], shares: Float) -> None:
+        """Tell the symbols that the last counts were for, and the share of each lane's gradient."""
         product, da = self._pending
-        kernels.counts_gradient(self._counts, symbols, active, da)
+        kernels.counts_gradient(self._counts, symbols, shares, da)
         self._tape.append(lambda: self._to_input(product.name, da, product.x))
 
     def backward(self) -> None:

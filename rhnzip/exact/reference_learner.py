@@ -227,15 +227,15 @@ class ReferenceLearningOps(ReferenceOps):
         self._pending = (product, use, torch.from_numpy(counts.copy()).to(self._prepared.device))
         return counts
 
-    def learn(self, symbols: NDArray[np.int64], active: int) -> None:
-        """Tell the symbols that the last counts were for; lanes from `active` on have ended."""
+    def learn(self, symbols: NDArray[np.int64], shares: Float) -> None:
+        """Tell the symbols that the last counts were for, and the share of each lane's gradient."""
         product, use, counts = self._pending
         device, step = self._prepared.device, self._step
         alphabet = torch.arange(counts.shape[1], device=device)
         chosen = torch.from_numpy(symbols.copy()).to(device)[:, None] == alphabet
         da = (counts + self._c["ONE"]) * self._unit - torch.where(chosen, self._c["ONE"], self._c["ZERO"])
-        ended = torch.arange(self.lanes, device=device)[:, None] >= active
-        da = torch.where(ended, self._c["ZERO"], da)
+        factor = torch.from_numpy(shares.copy()).to(device)[:, None]
+        da = torch.where(factor == self._c["ZERO"], self._c["ZERO"], da * factor)
         use.gradients[step] = da
         self._tape.append(lambda: self._to_input(product, da))
 

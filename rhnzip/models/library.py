@@ -12,6 +12,7 @@ from rhnzip.models.cell import parameter_count
 from rhnzip.models.ensemble import MAX_MEMBERS, SEPARATOR, Ensemble
 from rhnzip.models.modelfile import Model, load_model_file
 from rhnzip.models.scratch import PREFIX as SCRATCH
+from rhnzip.models.scratch import SHORT as SCRATCH_SHORT
 from rhnzip.models.scratch import scratch_model
 
 DEFAULT_MODEL = "rhn-4m"
@@ -91,7 +92,7 @@ def load_model(name: str | None = None) -> Model:
         ModelError: the file is refused.
     """
     name = name or DEFAULT_MODEL
-    if name.startswith(SCRATCH):
+    if name == SCRATCH_SHORT or name.startswith(SCRATCH):
         return scratch_model(name)
     if name in builtin_paths():
         return _builtin(name)

@@ -142,7 +142,7 @@ def test_lanes_that_ended_are_not_learned_from() -> None:
         ops.begin_step()
         state = CELL.step(ops, ops.symbols(previous), state)
         CELL.head(ops, state)
-        ops.learn(row, active if step == 3 else 5)
+        ops.learn(row, (np.arange(5) < (active if step == 3 else 5)).astype(np.float32))
         previous = row
     ops.backward()
     for task in segment.update_tasks(1):

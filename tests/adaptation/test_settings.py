@@ -27,6 +27,11 @@ def numbers(low: float, high: float) -> st.SearchStrategy[float]:
     return some if low else st.just(0.0) | some
 
 
+def rounded(settings: Settings) -> Settings:
+    """The same with all values as float32."""
+    return from_parameters(to_parameters(settings))
+
+
 SETTINGS = st.builds(
     Settings,
     rate=numbers(0, 1),
@@ -35,7 +40,7 @@ SETTINGS = st.builds(
     beta=numbers(0, 1),
     decay=numbers(0, 1),
     floor=numbers(2.0**-40, 1),
-)
+) | st.builds(Settings, replay=st.integers(1, 256), replay_share=numbers(2.0**-20, 1)).map(rounded)
 
 
 @given(chosen=SETTINGS)
@@ -59,6 +64,12 @@ def test_bits_are_those_of_the_format() -> None:
     assert GOOD == {number: bits(value) for number, value in enumerate(values, 1)}
 
 
+def test_frames_that_do_not_replay_do_not_mention_it() -> None:
+    replaying = to_parameters(Settings(replay=3, replay_share=0.25))
+    assert {replaying[7], replaying[8]} == {bits(3), bits(0.25)}
+    assert set(to_parameters(Settings(replay=0, replay_share=0.25))) == {1, 2, 3, 4, 5, 6}
+
+
 def test_unknown_id_is_refused() -> None:
     with pytest.raises(FormatError, match="parameter 77"):
         from_parameters(GOOD | {77: 0})
@@ -66,8 +77,9 @@ def test_unknown_id_is_refused() -> None:
 
 @pytest.mark.parametrize("name", IDS)
 def test_missing_setting_is_refused(name: str) -> None:
+    whole = GOOD | {7: bits(3), 8: bits(0.25)}
     with pytest.raises(FormatError, match=name):
-        from_parameters({number: value for number, value in GOOD.items() if number != IDS[name]})
+        from_parameters({number: value for number, value in whole.items() if number != IDS[name]})
 
 
 def test_no_settings_are_refused() -> None:
@@ -94,6 +106,12 @@ def test_no_settings_are_refused() -> None:
         ("floor", 0.0),
         ("floor", 2.0**-41),
         ("floor", 2.0),
+        ("replay", 0.0),
+        ("replay", 2.5),
+        ("replay", 257.0),
+        ("replay_share", 0.0),
+        ("replay_share", 2.0**-21),
+        ("replay_share", 1.5),
         *((name, special) for name in IDS for special in (float("nan"), float("inf"), float("-inf"))),
     ],
 )

@@ -146,7 +146,7 @@ class Run:
             lanes = len(row) if active is None or step < len(symbols) - 1 else active
             self.previous[:lanes] = row[:lanes]
             for ops, part in groups:
-                ops.learn(self.previous[part], min(max(lanes - part.start, 0), part.stop - part.start))
+                ops.learn(self.previous[part], (np.arange(part.start, part.stop) < lanes).astype(np.float32))
             every_count.append(np.concatenate(counts))
         for ops, _ in groups:
             ops.backward()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from rhnzip.exact.backend import Settings, get_backend
 from rhnzip.exact.floating import FloatOps
@@ -69,6 +70,10 @@ def test_exact_is_close_to_float(name: str) -> None:
     assert abs(exact_bpc(cell, weights, SAMPLE, get_backend("numba", general=True)) - as_float) < 0.02
 
 
+def shares(lanes: int, active: int) -> NDArray[np.float32]:
+    return (np.arange(lanes) < active).astype(np.float32)
+
+
 def learned(cell: Cell, backend: str, threads: int = 1) -> list[bytes]:
     """Counts of every step of three segments, with an update after each."""
     weights = exact_weights(cell, drawn(cell), SAMPLE)
@@ -89,7 +94,7 @@ def learned(cell: Cell, backend: str, threads: int = 1) -> list[bytes]:
             states[group] = cell.step(ops, ops.symbols(previous[part]), states[group])
             out.append(cell.head(ops, states[group]).tobytes())
             width = part.stop - part.start
-            ops.learn(text[part, at], width if at < 14 else 1)
+            ops.learn(text[part, at], shares(width, width if at < 14 else 1))
         previous = text[:, at].copy()
         if at % steps == steps - 1:
             for ops in segment.groups:
@@ -126,7 +131,7 @@ def test_exact_gradients_are_those_of_autograd(name: str) -> None:
         ops.begin_step()
         state = cell.step(ops, ops.symbols(previous[:, at].copy()), state)
         cell.head(ops, state)
-        ops.learn(text[:, at].copy(), lanes)
+        ops.learn(text[:, at].copy(), shares(lanes, lanes))
     ops.backward()
 
     scales = {key: weights.scales[value] for key, value in cell.inputs().items()}

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from rhnzip.cli import cli
 from rhnzip.errors import TrainingError
+from rhnzip.models.modelfile import Model, save_model
+from rhnzip.models.quantisation import exact_weights
 from rhnzip.models.registry import make_cell
 from rhnzip.training.analysis import DISTANCE, LANES, analyse, picture
 
@@ -70,9 +72,12 @@ def test_picture(tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    file = tmp_path / "text"
+    file, model = tmp_path / "text", tmp_path / "toy.safetensors"
     file.write_bytes(TEXT.tobytes())
-    result = CliRunner().invoke(cli, ["inspect", "scratch:2x16", str(file), "--json"], catch_exceptions=False)
+    cell = make_cell({"cell": "rhn", "units": 16, "depth": 2, "embedding": 8})
+    parameters = cell.initial(torch.Generator().manual_seed(3))
+    save_model(Model("toy", cell, exact_weights(cell, parameters, TEXT)), model)
+    result = CliRunner().invoke(cli, ["inspect", str(model), str(file), "--json"], catch_exceptions=False)
     assert len(json.loads(result.output)["lesion_bits_by_depth"]) == 2
-    plain = CliRunner().invoke(cli, ["inspect", "scratch:2x16", str(file)], catch_exceptions=False)
+    plain = CliRunner().invoke(cli, ["inspect", str(model), str(file)], catch_exceptions=False)
     assert "spectral radius: [" in plain.output
