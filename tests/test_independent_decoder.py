@@ -250,6 +250,9 @@ class Network:
         table = self.rows[name]
         used = np.unique(row)
         sums = np.array([p[:, row == i].sum(1) for i in used])
+        unused = np.setdiff1d(np.arange(len(self.v[table])), used)
+        beta = min(np.array(self.settings[4], np.uint32).view(F)[()], F(1) - F(1) / F(self.n))
+        self.v[table][unused] = keep(beta * self.v[table][unused])
         self.step(table, used, keep(sums.astype(F) * mu))
         self.step(name, ..., keep((q.T @ p.T).astype(F) * (mu / self.f)))
         w, m = to_int8(np.ascontiguousarray(self.theta[name].T))

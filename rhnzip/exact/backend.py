@@ -230,10 +230,10 @@ class Backend(Protocol):
 BACKENDS = ("numba", "reference")
 ENVIRONMENT = "RHNZIP_BACKEND"
 
-KNOWN_ANSWER = "5510491cc0b5c287"
+KNOWN_ANSWER = "681a69ee97637822"
 """First 16 hex digits of the SHA-256 of the known-answer run; every backend must give them everywhere."""
 
-GENERAL_ANSWER = "60f07ea6fd9243f4"
+GENERAL_ANSWER = "c737fe1d5a9a59d6"
 """The same of the run through the general primitives."""
 
 _passed: set[tuple[str, str, bool]] = set()
@@ -330,16 +330,18 @@ def _run_learning(backend: Backend, known_step: KnownStep, gain: float, digest: 
     inputs = {"a": "state", "u": "state", "output": "wide"}
     settings = Settings(rate=2.0**-6, boost=3.0, boost_updates=5.0, beta=0.75, decay=2.0**-10, floor=2.0**-16)
     learner = backend.learner(weights, inputs, settings)
+    shares = np.array((1, 0.3, 1, 1, 1), np.float32)
     for _ in range(2):
         segment = learner.open_segment(5, 3, [slice(0, 5)])
         ops = segment.groups[0]
         s = ops.zeros(24)
-        for _ in range(3):
+        for number in range(3):
             (s,) = ops.begin_segment((s,))
-            for step in range(3):
+            # the second segment reads other symbols than the first and third
+            for step in range(3 * (number % 2), 3 * (number % 2) + 3):
                 ops.begin_step()
                 s, counts = known_step(ops, s, _known_symbols(5, step))
-                ops.learn(_known_symbols(5, step + 1), (np.arange(5) < 5 - step).astype(np.float32))
+                ops.learn(_known_symbols(5, step + 1), shares * (np.arange(5) < 5 - step % 3))
                 digest.update(ops.floats(s).tobytes() + counts.tobytes())
             ops.backward()
             for task in segment.update_tasks(1):

@@ -354,12 +354,20 @@ def update_table(
     settings: Any,
     sums: Any,
 ) -> None:
-    """Take one step on columns start..stop of the rows that a segment used; all other rows stay as they are.
+    """Take one step on columns start..stop of the rows that a segment used; all others' moments fade.
 
     Shapes: q int8 (N, R), column_scale (N,), index int64 (R,): the row each gradient belongs to, touched
     int64: the rows in use, each once; table, v, anchor float32 (rows, N); sums int32 (rows,): scratch.
     """
     rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
+    sums[:] = np.int32(0)
+    for i in range(touched.size):
+        sums[touched[i]] = np.int32(1)
+    for row in range(sums.size):
+        if sums[row] == 0:
+            v_row = v[row]
+            for n in range(start, stop):
+                v_row[n] = _keep(beta * v_row[n])
     for n in range(start, stop):
         q_n, factor = q[n], column_scale[n]
         for i in range(touched.size):

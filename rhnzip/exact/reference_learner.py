@@ -269,7 +269,7 @@ class ReferenceLearningOps(ReferenceOps):
         learner.column_scales[name] = step / scale
 
     def update_table(self, name: str, q: Tensor, scale: Tensor, index: Tensor, numbers: Tensor) -> None:
-        """Take one step on the rows of a table that the segment used."""
+        """Take one step on the rows of a table that the segment used; the moments of the others fade."""
         learner = self._prepared
         table, v, anchor = learner.tables[name], learner.moments[name], learner.anchors[name]
         sums = torch.zeros(table.shape, dtype=torch.int32, device=table.device)
@@ -277,5 +277,6 @@ class ReferenceLearningOps(ReferenceOps):
         rows = torch.unique(index)
         g = self._clean(sums[rows].to(torch.float32) * scale)
         moment = self._second_moment(v[rows], g, numbers)
+        learner.moments[name] = v = self._clean(numbers[1] * v)
         v[rows] = moment
         table[rows] = self._stepped(table[rows], anchor[rows], g, moment, numbers)

@@ -559,7 +559,10 @@ def test_update_follows_its_rule(case: Case, backend: Any) -> None:
             close(new[f"moments {table}"][touched], v)
             others = np.setdiff1d(np.arange(len(sums)), touched)
             assert (new[f"tables {table}"][others] == old_t[others]).all()
-            assert (new[f"moments {table}"][others] == old_v[others]).all()
+            faded = old_v[others] * update_numbers(STEADY, updates)[1]
+            faded[faded < TINY] = 0
+            assert (new[f"moments {table}"][others] == faded).all()
+            assert updates == 1 or name != "recurrent.0" or (old_v[others] > faded).any()
 
 
 CASE = Case(11, lanes=3, steps=2, units=6, depth=2, coupled=True)
