@@ -122,7 +122,7 @@ _ALL = (
         block_size=1 << 20,
         trained=Mode(
             lane_bytes=16384,
-            max_lanes=2,
+            max_lanes=1,
             segment=10,
             settings=Settings(
                 rate=3e-5, boost=8.0, boost_updates=800.0, beta=0.999, decay=1.5e-4, floor=4e-3
