@@ -35,6 +35,17 @@ LEARNING_GROUP = 8
 groups of 4 lanes are slower than one of 8. The update is spread over all threads in any case."""
 
 
+def row_bytes(cell: Cell, weights: ExactWeights) -> int:
+    """Bytes that one row (a lane's step) of a segment keeps for its gradients, at most.
+
+    For each product its int8 input, int32 sums and float32 gradient; and the values between products, float32
+    and int8, with their gradients: in a network of general primitives up to 13 for each output of a product.
+    """
+    shapes = [linear.weight.shape for linear in weights.linears.values()]
+    between = 120 if cell.general else 0
+    return sum(10 * inner + (8 + between) * columns for inner, columns in shapes)
+
+
 class BlockCodec(Protocol):
     """Encodes and decodes blocks, carrying from one to the next whatever the preset lets it learn."""
 
@@ -206,11 +217,7 @@ class LearningCodec(_NetworkCodec):
         self._learner = backend.learner(weights, cell.inputs(), settings)
         self._settings = settings
         self._history = b""
-        # a row of a segment keeps, for each product, its int8 input, int32 sums and float32 gradient; and the
-        # values between products, float32 and int8, with their gradients
-        self._row_bytes = sum(
-            10 * inner + 8 * columns for inner, columns in (x.weight.shape for x in weights.linears.values())
-        )
+        self._row_bytes = row_bytes(cell, weights)
 
     def reset(self) -> None:
         """Forget all that was learned."""

@@ -9,7 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from rhnzip.coding.codec import row_bytes
 from rhnzip.exact.backend import Settings, get_backend
+from rhnzip.exact.cpu import CpuBackend
 from rhnzip.exact.floating import FloatOps
 from rhnzip.models.cell import Cell, parameter_count
 from rhnzip.models.evaluation import exact_bpc, float_bpc, segment_loss
@@ -104,6 +106,33 @@ def learned(cell: Cell, backend: str, threads: int = 1) -> list[bytes]:
     if threads > 1:  # as if all lanes had been in one group
         out = [first + second for first, second in zip(out[::2], out[1::2], strict=True)]
     return out
+
+
+@CELLS
+def test_what_a_row_keeps_is_bounded(name: str) -> None:
+    """A hostile header must not ask for more memory than the codec reckons with."""
+    sizes = {key: 8 * value if "units" in key else value for key, value in SMALL[name].items()}
+    cell = make_cell(sizes)
+    weights = exact_weights(cell, drawn(cell), SAMPLE[:100])
+    lanes, steps = 2, 3
+    learner = CpuBackend().learner(weights, cell.inputs(), Settings())
+    segment = learner.open_segment(lanes, steps, [slice(0, lanes)])
+    (ops,) = segment.groups
+    state = ops.begin_segment(tuple(ops.zeros(width) for width in cell.state_widths()))
+    for _ in range(steps):
+        ops.begin_step()
+        state = cell.step(ops, ops.symbols(np.zeros(lanes, np.int64)), state)
+        cell.head(ops, state)
+        ops.learn(np.zeros(lanes, np.int64), shares(lanes, lanes))
+    ops.backward()
+    kept = 0
+    for value in (value for values in ops._values for value in values):
+        kept += value.floats.nbytes + value.int8.nbytes
+        kept += 0 if value.gradient is None else value.gradient.nbytes
+    for use in segment.uses.values():
+        kept += use.inputs.nbytes + use.sums.nbytes + use.gradients.nbytes
+    kept += sum(lookup.gradients.nbytes for lookup in segment.lookups.values())
+    assert kept <= lanes * steps * row_bytes(cell, weights)
 
 
 @CELLS
