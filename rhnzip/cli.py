@@ -126,7 +126,11 @@ class Engine:
 engine_options = _gather(
     Engine,
     click.option(
-        "-m", "--model", metavar="MODEL", help="A built-in model's name, or a model file; A+B averages two."
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="A built-in model's name, a model file, or scratch, a network that learns all from FILE; "
+        "A+B averages two.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute, such as cpu or cuda."),
     click.option("--backend", metavar="NAME", help="What computes there; the bytes are the same with each."),
@@ -347,7 +351,7 @@ def compress(
     \b
     fast     the network is frozen: 100 to 150 KB/s
     default  it learns as it codes, for any kind of text: 10 KB/s
-    best     it learns in smaller steps: smallest, 3 KB/s
+    best     it learns in smaller steps: smallest, 2 KB/s
     """  # noqa: D301 (click reads the backspace as: leave the lines as they are)
     from rhnzip.streams import compress_stream
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rhnzip.adaptation import to_parameters
 from rhnzip.errors import RhnzipError
 from rhnzip.exact.backend import Settings
+from rhnzip.models.ensemble import SEPARATOR
 from rhnzip.models.scratch import PREFIX as SCRATCH
 
 
@@ -77,12 +78,12 @@ class Preset:
         return self.trained.settings is not None
 
     def mode(self, model_name: str) -> Mode:
-        """How to use the model of this name.
+        """How to use the model of this name, or the ensemble: as trained if one of its members is.
 
         Raises:
             RhnzipError: a network that knows nothing, with a preset that learns nothing.
         """
-        if not model_name.startswith(SCRATCH):
+        if not all(member.startswith(SCRATCH) for member in model_name.split(SEPARATOR)):
             return self.trained
         if self.scratch is None:
             raise RhnzipError(

@@ -66,6 +66,12 @@ def test_learning_presets_have_segments_and_settings(name: str) -> None:
             assert getattr(stored, field.name) == pytest.approx(expected, rel=1e-6)
 
 
+def test_ensembles_are_used_as_their_trained_members() -> None:
+    best = PRESETS["best"]
+    assert best.mode("scratch:2x64+rhn-4m") == best.mode("rhn-4m+scratch:2x64") == best.trained
+    assert best.mode("scratch:2x64+scratch:2x64:1") == best.scratch != best.trained
+
+
 def test_a_network_that_knows_nothing_has_to_learn() -> None:
     with pytest.raises(RhnzipError, match="learns nothing"):
         PRESETS["fast"].mode("scratch:2x64")
