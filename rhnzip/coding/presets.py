@@ -114,7 +114,15 @@ _ALL = (
             lane_bytes=16384,
             max_lanes=4,
             segment=10,
-            settings=Settings(rate=2e-3, boost=3.0, boost_updates=1000.0, beta=0.999, floor=1e-5),
+            settings=Settings(
+                rate=2e-3,
+                boost=3.0,
+                boost_updates=1000.0,
+                beta=0.999,
+                floor=1e-5,
+                replay=4,
+                replay_share=0.2,
+            ),
         ),
     ),
     Preset(
