@@ -84,13 +84,8 @@ def toy_coding() -> ModuleType:
         return SimpleNamespace(id=bytes(8), name="toy")
 
     module: Any = ModuleType("rhnzip.coding")
-    fast = SimpleNamespace(
-        number=0,
-        learning=False,
-        block_size=1 << 20,
-        shape=lambda length: SimpleNamespace(lanes=1, segment=0),
-        parameters=lambda _model_name: {},
-    )
+    mode = SimpleNamespace(shape=lambda length: SimpleNamespace(lanes=1, segment=0), parameters={})
+    fast = SimpleNamespace(number=0, learning=False, block_size=1 << 20, mode=lambda _model_name: mode)
     module.PRESETS = {
         name: SimpleNamespace(**vars(fast) | {"number": number}) for number, name in PRESET_NAMES.items()
     }

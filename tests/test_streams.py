@@ -46,17 +46,22 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class ToyMode:
+    parameters: dict[int, int]
+
+    def shape(self, length: int) -> Shape:
+        return Shape(max(1, length // 64), 3 if self.parameters else 0)
+
+
+@dataclass(frozen=True)
 class ToyPreset:
     name: str
     number: int
     learning: bool
     block_size: int
 
-    def shape(self, length: int) -> Shape:
-        return Shape(max(1, length // 64), 3 if self.learning else 0)
-
-    def parameters(self, _model_name: str) -> dict[int, int]:
-        return {1: 0x3F800000} if self.learning else {}
+    def mode(self, _model_name: str) -> ToyMode:
+        return ToyMode({1: 0x3F800000} if self.learning else {})
 
 
 @dataclass(frozen=True)
@@ -351,7 +356,7 @@ def test_lanes() -> None:
 
 
 def test_many_lanes_shorten_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ToyPreset, "shape", lambda _self, _length: Shape(1, 1 << 16))
+    monkeypatch.setattr(ToyMode, "shape", lambda _self, _length: Shape(1, 1 << 16))
     data = b"a" * 600
     archive = compress(data, preset="best", lanes=512)
     assert [block.segment for block in parts(archive)[1:-1]] == [256, limits.MAX_ROWS // 88]
