@@ -35,6 +35,7 @@ _TOTAL = np.uint64(constants.COUNT_TOTAL)
 _RECIPROCAL_BITS = np.uint64(36)
 _UNIT = np.float32(2.0**-24)
 _MAX_GRADIENT = np.float32(2.0**20)
+_TILE = 128  # columns gathered at a time: they stay in the first-level cache
 _LARGEST_EXP = np.int32(1 << constants.EXP_BITS)
 
 
@@ -274,19 +275,33 @@ def add_scaled_rows(acc: Any, row_scale: Any, out: Any) -> None:
 
 @compiled()
 def quantise_columns(da: Any, start: Any, stop: Any, q: Any, column_scale: Any) -> None:
-    """Quantise columns start..stop of a gradient: da (R, N) -> q int8 (N, R), column_scale (N,)."""
+    """Quantise columns start..stop of a gradient: da (R, N) -> q int8 (N, R), column_scale (N,).
+
+    Works through tiles of columns, row by row, as the gradient lies in memory; a tile is transposed as int8.
+    """
     rows = da.shape[0]
-    tops = column_scale.view(np.int32)
-    for n in range(start, stop):
-        tops[n] = 0
-    for r in range(rows):
-        bits = da[r].view(np.int32)
-        for n in range(start, stop):
-            tops[n] = max(tops[n], np.int32(bits[n] & np.int32(0x7FFFFFFF)))
-    for n in range(start, stop):
-        top = column_scale[n]
-        column_scale[n] = _step_of(top)
-        _quantise(da[:, n], top, q[n])
+    top, inverse = np.empty(_TILE, np.float32), np.empty(_TILE, np.float32)
+    small = np.empty((rows, _TILE), np.int8)
+    bits_of_top = top.view(np.int32)
+    for first in range(start, stop, _TILE):
+        width = min(_TILE, stop - first)
+        for n in range(width):
+            bits_of_top[n] = 0
+        for r in range(rows):
+            bits = da[r, first : first + width].view(np.int32)
+            for n in range(width):
+                bits_of_top[n] = max(bits_of_top[n], np.int32(bits[n] & np.int32(0x7FFFFFFF)))
+        for n in range(width):
+            column_scale[first + n] = _step_of(top[n])
+            inverse[n] = _INT8_MAX / top[n] if top[n] >= _TINY else _ZERO
+        for r in range(rows):
+            da_r, small_r = da[r, first : first + width], small[r]
+            for n in range(width):
+                small_r[n] = _int8(da_r[n], inverse[n])
+        for n in range(width):
+            q_n = q[first + n]
+            for r in range(rows):
+                q_n[r] = small[r, n]
 
 
 @compiled(inline=True)
@@ -344,7 +359,7 @@ def update_linear(
 def update_table(
     q: Any,
     column_scale: Any,
-    index: Any,
+    slots: Any,
     touched: Any,
     start: Any,
     stop: Any,
@@ -352,31 +367,37 @@ def update_table(
     v: Any,
     anchor: Any,
     settings: Any,
-    sums: Any,
 ) -> None:
     """Take one step on columns start..stop of the rows that a segment used; all others' moments fade.
 
-    Shapes: q int8 (N, R), column_scale (N,), index int64 (R,): the row each gradient belongs to, touched
-    int64: the rows in use, each once; table, v, anchor float32 (rows, N); sums int32 (rows,): scratch.
+    Shapes: q int8 (N, R), column_scale (N,), slots int64 (R,): which of the touched rows each gradient is for,
+    touched int64 (U,): the rows in use, ascending, table, v, anchor float32 (rows, N).
     """
     rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
-    sums[:] = np.int32(0)
-    for i in range(touched.size):
-        sums[touched[i]] = np.int32(1)
-    for row in range(sums.size):
-        if sums[row] == 0:
+    used = 0
+    for row in range(len(table)):
+        if used < touched.size and touched[used] == row:
+            used += 1
+        else:
             v_row = v[row]
-            for n in range(start, stop):
-                v_row[n] = _keep(beta * v_row[n])
-    for n in range(start, stop):
-        q_n, factor = q[n], column_scale[n]
-        for i in range(touched.size):
-            sums[touched[i]] = np.int32(0)
-        for r in range(index.size):
-            sums[index[r]] += np.int32(q_n[r])
-        for i in range(touched.size):
-            row = touched[i]
-            g = _keep(np.float32(sums[row]) * factor)
-            moment = _second_moment(v[row, n], g, beta, rest)
-            v[row, n] = moment
-            table[row, n] = _stepped(table[row, n], anchor[row, n], g, moment, rate, decay, floor)
+            for n in range(start, stop):  # 0 <= v <= 2^40: of `_keep`, only its lower end can act
+                faded = beta * v_row[n]
+                v_row[n] = faded if faded >= _TINY else _ZERO
+    sums = np.empty((touched.size, _TILE), np.int32)
+    for first in range(start, stop, _TILE):
+        width = min(_TILE, stop - first)
+        sums[:] = np.int32(0)
+        for r in range(slots.size):
+            sums_r = sums[slots[r]]
+            for n in range(width):
+                sums_r[n] += np.int32(q[first + n, r])
+        factors = column_scale[first : first + width]
+        for u in range(touched.size):
+            row, sums_u = touched[u], sums[u]
+            table_u, anchor_u = table[row, first : first + width], anchor[row, first : first + width]
+            v_u = v[row, first : first + width]
+            for n in range(width):
+                g = _keep(np.float32(sums_u[n]) * factors[n])
+                moment = _second_moment(v_u[n], g, beta, rest)
+                v_u[n] = moment
+                table_u[n] = _stepped(table_u[n], anchor_u[n], g, moment, rate, decay, floor)

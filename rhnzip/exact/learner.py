@@ -34,6 +34,9 @@ _GRADIENTS = {
     kernels.highway_uncoupled: kernels.highway_uncoupled_gradient,
 }
 
+OUTPUTS = 256
+"""Outputs of a linear map whose gradient is computed at a time: it stays in the second-level cache."""
+
 
 class CpuLearner(CpuPrepared):
     """Weights that learn: float32 masters, their moments, and the int8 form that the products use."""
@@ -107,33 +110,43 @@ class CpuSegment:
         self.uses = {name: _Use(product, (steps, lanes)) for name, product in learner.maps.items()}
         self.lookups: dict[str, _Lookup] = {}
         self.groups = [LearningOps(self, part) for part in parts]
+        self._updates: list[_Update] = []
 
     def update_tasks(self, threads: int) -> list[Task]:
         """Tasks that together take one step on all weights; any order, any thread."""
+        if not self._updates:
+            self._updates += [_Update(self.learner, "", lookup) for lookup in self.lookups.values()]
+            self._updates += [_Update(self.learner, name, use) for name, use in self.uses.items()]
         self.learner.updates += 1
         numbers = update_numbers(self.learner.settings, self.learner.updates)
-        updates = [_Update(self.learner, "", lookup, numbers) for lookup in self.lookups.values()]
-        updates += [_Update(self.learner, name, use, numbers) for name, use in self.uses.items()]
+        for update in self._updates:
+            update.begin(numbers)
 
         def task(part: int) -> None:
-            for update in updates:
+            for update in self._updates:
                 update.run(update.columns * part // threads, update.columns * (part + 1) // threads)
 
         return [partial(task, part) for part in range(threads)]
 
 
 class _Update:
-    """One step on a linear map and the table added to it, or on either; any columns on any thread."""
+    """Steps on a linear map and the table added to it, or on either; any columns on any thread."""
 
-    def __init__(self, learner: CpuLearner, name: str, use: _Lookup, numbers: Float) -> None:
-        self._learner, self._name, self._table, self._numbers = learner, name, use.table, numbers
+    def __init__(self, learner: CpuLearner, name: str, use: _Lookup) -> None:
+        self._learner, self._name, self._table = learner, name, use.table
         self._inputs = use.inputs.flatten(0, 1) if isinstance(use, _Use) else None
         self._index = use.index.reshape(-1)
         self._gradients = use.gradients.reshape(len(self._index), -1)
-        self._touched = np.unique(self._index)
+        self._touched, self._slots = np.unique(self._index, return_inverse=True)
         self.columns = self._gradients.shape[1]
         self._q = torch.empty(self.columns, len(self._index), dtype=torch.int8)
         self._scale = np.empty(self.columns, np.float32)
+
+    def begin(self, numbers: Float) -> None:
+        """Start the step of a segment, at this step's rate and decay."""
+        self._numbers = numbers
+        if self._table and len(self._learner.tables[self._table]) > 1:
+            self._touched, self._slots = np.unique(self._index, return_inverse=True)
 
     def run(self, start: int, stop: int) -> None:
         """Take the step on columns start..stop."""
@@ -143,14 +156,15 @@ class _Update:
         if self._table:
             self._update_table(start, stop)
         if self._inputs is not None:
-            self._update_linear(slice(start, stop), self._inputs)
+            for first in range(start, stop, OUTPUTS):
+                self._update_linear(slice(first, min(first + OUTPUTS, stop)), self._inputs)
 
     def _update_table(self, start: int, stop: int) -> None:
         learner, table = self._learner, self._learner.tables[self._table]
         kernels.update_table(
             self._q.numpy(),
             self._scale,
-            self._index,
+            self._slots,
             self._touched,
             start,
             stop,
@@ -158,7 +172,6 @@ class _Update:
             learner.moments[self._table],
             learner.anchors[self._table],
             self._numbers,
-            np.empty(len(table), np.int32),
         )
 
     def _update_linear(self, part: slice, inputs: Tensor) -> None:
