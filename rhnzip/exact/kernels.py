@@ -370,7 +370,7 @@ def update_table(
 ) -> None:
     """Take one step on columns start..stop of the rows that a segment used; all others' moments fade.
 
-    Shapes: q int8 (N, R), column_scale (N,), slots int64 (R,): which of the touched rows each gradient is for,
+    Shapes: q int8 (N, R), column_scale (N,), slots int64 (R,): which touched row each gradient is of,
     touched int64 (U,): the rows in use, ascending, table, v, anchor float32 (rows, N).
     """
     rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
