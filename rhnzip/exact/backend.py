@@ -143,6 +143,18 @@ class ExactOps(Protocol):
         """Layer norm without gain and bias."""
         ...
 
+    def scaled_norm(self, x: Any, gain: Any, shift: Any, parts: int) -> Any:
+        """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
+        ...
+
+    def lstm_cell(self, a: Any, c: Any) -> Any:
+        """New cell c sigmoid(f) + sigmoid(i) tanh(j) of an LSTM, i, j, f, o the quarters of `a`."""
+        ...
+
+    def lstm_output(self, x: Any, a: Any) -> Any:
+        """Output tanh(x) sigmoid(o) of an LSTM, o the last quarter of `a`."""
+        ...
+
     def quantise(self, x: Any, scale: str) -> Any:
         """Give a value its int8 form, by value scale `scale`: linear maps may read it then."""
         ...
@@ -233,7 +245,7 @@ ENVIRONMENT = "RHNZIP_BACKEND"
 KNOWN_ANSWER = "681a69ee97637822"
 """First 16 hex digits of the SHA-256 of the known-answer run; every backend must give them everywhere."""
 
-GENERAL_ANSWER = "c737fe1d5a9a59d6"
+GENERAL_ANSWER = "16c16f96fb02cb97"
 """The same of the run through the general primitives."""
 
 _passed: set[tuple[str, str, bool]] = set()
@@ -370,7 +382,10 @@ def _general_step(ops: ExactOps, s: Any, symbols: NDArray[np.int64]) -> tuple[An
     wide = ops.add(ops.normalise(wide), ops.normalise(ops.add(new, gate)))
     both = ops.join([ops.part(new, 0, 9), ops.part(gate, 9, units)])
     mixed = ops.mix(gate, both, ops.part(u, 0, units))
-    s = ops.quantise(ops.zoneout(ops.normalise(mixed), ops.fresh_dropout("gate", s), 0.7), "state")
+    quarters = ops.join([u, new])
+    cell = ops.lstm_cell(ops.scaled_norm(quarters, ops.join([a, a]), ops.join([u, gate]), 4), mixed)
+    out = ops.lstm_output(cell, quarters)
+    s = ops.quantise(ops.zoneout(ops.normalise(out), ops.fresh_dropout("gate", s), 0.7), "state")
     read = ops.quantise(ops.add(wide, ops.multiply(s, s)), "wide")
     return s, ops.output(ops.linear("output", read), ops.rows("output_bias"))
 

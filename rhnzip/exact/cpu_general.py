@@ -135,6 +135,41 @@ class CpuGeneral:
         self._record(out, lambda g: elementwise.normalise_gradient(out.floats, gain, g, self._gradient(x)))
         return out
 
+    def scaled_norm(self, x: Value, gain: Value, shift: Value, parts: int) -> Value:
+        """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
+        out, units = self._take(x.width), np.empty((len(x.floats), parts), np.float32)
+        normed = np.empty_like(x.floats)
+        elementwise.scaled_norm(x.floats, gain.floats, shift.floats, normed, units, out.floats)
+
+        def back(g: Float) -> None:
+            gradients = (self._gradient(x), self._gradient(gain), self._gradient(shift))
+            elementwise.scaled_norm_gradient(normed, units, gain.floats, g, *gradients)
+
+        self._record(out, back)
+        return out
+
+    def lstm_cell(self, a: Value, c: Value) -> Value:
+        """New cell of an LSTM, i, j, f, o the quarters of `a`."""
+        out = self._take(c.width)
+        elementwise.lstm_cell(a.floats, c.floats, out.floats)
+
+        def back(g: Float) -> None:
+            elementwise.lstm_cell_gradient(a.floats, c.floats, g, self._gradient(a), self._gradient(c))
+
+        self._record(out, back)
+        return out
+
+    def lstm_output(self, x: Value, a: Value) -> Value:
+        """Output of an LSTM, o the last quarter of `a`."""
+        out = self._take(x.width)
+        elementwise.lstm_output(x.floats, a.floats, out.floats)
+
+        def back(g: Float) -> None:
+            elementwise.lstm_output_gradient(x.floats, a.floats, g, self._gradient(x), self._gradient(a))
+
+        self._record(out, back)
+        return out
+
     def quantise(self, x: Value, scale: str) -> Value:
         """Give a value its int8 form, by value scale `scale`: linear maps may read it then."""
         elementwise.quantise(x.floats, self._prepared.value_scales[scale], x.int8)

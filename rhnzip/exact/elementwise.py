@@ -211,6 +211,44 @@ def add_scaled(x: Any, factor: Any, out: Any) -> None:
             out_b[i] = _keep(out_b[i] + x_b[i] * factor)
 
 
+@compiled(inline=True)
+def _normalise(x: Any, out: Any) -> Any:
+    """Layer norm of a row, (N,); returns what a unit of x is worth in `out`."""
+    size, n = x.size, np.float32(x.size)
+    inverse = _LEVELS / max(_absmax(x), _LEAST_TOP)
+    total, squares = np.int64(0), np.int64(0)
+    for i in range(size):
+        q = np.int64(np.int32(_round(x[i] * inverse)))
+        total += q
+        squares += q * q
+    spread = np.float32(np.int64(size) * squares - total * total)
+    mean = np.float32(total) / n
+    variance = spread / n / n + _EPSILON * inverse * inverse
+    r = _ONE / np.float32(math.sqrt(variance))
+    for i in range(size):
+        out[i] = _keep((_round(x[i] * inverse) - mean) * r)
+    return _keep(r * inverse)
+
+
+@compiled(inline=True)
+def _normalise_gradient(y: Any, gain: Any, g: Any, dx: Any) -> None:
+    """With y = normalise(x), all (N,): dx += gain (g - mean(g) - y mean(g y)), the means by integer sums."""
+    size, n = y.size, np.float32(y.size)
+    top = _absmax(g)
+    if top >= _TINY:
+        inverse, unit = _LEVELS / top, top / _LEVELS
+        total, along = np.int64(0), np.int64(0)
+        for i in range(size):
+            q = np.int64(np.int32(_round(g[i] * inverse)))
+            total += q
+            along += q * np.int64(np.int32(_round(y[i] * _FINE)))
+        mean = _keep(np.float32(total) / n * unit)
+        slope = _keep(np.float32(along) / n / _FINE * unit)
+        for i in range(size):
+            rest = _keep((g[i] - mean) - y[i] * slope)
+            dx[i] = _keep(dx[i] + gain * rest)
+
+
 @compiled()
 def normalise(x: Any, out: Any, gain: Any) -> None:
     """Layer norm of each row: (x - mean) / sqrt(variance + 0.001), by integer sums.
@@ -218,43 +256,103 @@ def normalise(x: Any, out: Any, gain: Any) -> None:
     A row becomes 16-bit integers q by its largest magnitude; mean and variance are those of q. Shapes: x, out
     (B, N), N <= 2^16; gain (B,): what a unit of x is worth in `out`, kept for the gradient.
     """
-    lanes, size = x.shape
-    n = np.float32(size)
-    for b in range(lanes):
-        x_b, out_b = x[b], out[b]
-        inverse = _LEVELS / max(_absmax(x_b), _LEAST_TOP)
-        total, squares = np.int64(0), np.int64(0)
-        for i in range(size):
-            q = np.int64(np.int32(_round(x_b[i] * inverse)))
-            total += q
-            squares += q * q
-        spread = np.float32(np.int64(size) * squares - total * total)
-        mean = np.float32(total) / n
-        variance = spread / n / n + _EPSILON * inverse * inverse
-        r = _ONE / np.float32(math.sqrt(variance))
-        gain[b] = _keep(r * inverse)
-        for i in range(size):
-            out_b[i] = _keep((_round(x_b[i] * inverse) - mean) * r)
+    for b in range(len(x)):
+        gain[b] = _normalise(x[b], out[b])
 
 
 @compiled()
 def normalise_gradient(y: Any, gain: Any, g: Any, dx: Any) -> None:
-    """With y = normalise(x): dx += gain (g - mean(g) - y mean(g y)), the means by integer sums."""
-    lanes, size = y.shape
-    n = np.float32(size)
+    """With y = normalise(x), add to dx; shapes as in `normalise`."""
+    for b in range(len(y)):
+        _normalise_gradient(y[b], gain[b], g[b], dx[b])
+
+
+@compiled()
+def scaled_norm(x: Any, gain: Any, shift: Any, normed: Any, units: Any, out: Any) -> None:
+    """Layer norm of each of P equal parts of a row, times gain, plus shift.
+
+    Shapes: x, gain, shift, normed, out (B, N); units (B, P): what a unit of x is worth in `normed`. The last
+    but one and `units` are kept for the gradient.
+    """
+    lanes, parts = units.shape
+    size = x.shape[1] // parts
     for b in range(lanes):
-        y_b, g_b, dx_b = y[b], g[b], dx[b]
-        top = _absmax(g_b)
-        if top < _TINY:
-            continue
-        inverse, unit = _LEVELS / top, top / _LEVELS
-        total, along = np.int64(0), np.int64(0)
-        for i in range(size):
-            q = np.int64(np.int32(_round(g_b[i] * inverse)))
-            total += q
-            along += q * np.int64(np.int32(_round(y_b[i] * _FINE)))
-        mean = _keep(np.float32(total) / n * unit)
-        slope = _keep(np.float32(along) / n / _FINE * unit)
-        for i in range(size):
-            rest = _keep((g_b[i] - mean) - y_b[i] * slope)
-            dx_b[i] = _keep(dx_b[i] + gain[b] * rest)
+        for p in range(parts):
+            units[b, p] = _normalise(x[b, p * size : (p + 1) * size], normed[b, p * size : (p + 1) * size])
+        gain_b, shift_b, normed_b, out_b = gain[b], shift[b], normed[b], out[b]
+        for i in range(out_b.size):
+            out_b[i] = _keep(_keep(normed_b[i] * gain_b[i]) + shift_b[i])
+
+
+@compiled()
+def scaled_norm_gradient(
+    normed: Any, units: Any, gain: Any, g: Any, dx: Any, dgain: Any, dshift: Any
+) -> None:
+    """Add to the gradients of x, gain and shift; shapes as in `scaled_norm`."""
+    lanes, parts = units.shape
+    size = normed.shape[1] // parts
+    inner = np.empty(normed.shape[1], np.float32)
+    for b in range(lanes):
+        normed_b, gain_b, g_b, dgain_b, dshift_b = normed[b], gain[b], g[b], dgain[b], dshift[b]
+        for i in range(g_b.size):
+            dshift_b[i] = _keep(dshift_b[i] + g_b[i])
+            inner[i] = _keep(g_b[i] * gain_b[i])
+            dgain_b[i] = _keep(dgain_b[i] + g_b[i] * normed_b[i])
+        for p in range(parts):
+            start, stop = p * size, (p + 1) * size
+            _normalise_gradient(normed_b[start:stop], units[b, p], inner[start:stop], dx[b, start:stop])
+
+
+@compiled(inline=True)
+def _sigmoid_slope(g: Any, y: Any) -> Any:
+    return _keep(_keep(_keep(g) * y) * (_ONE - y))
+
+
+@compiled()
+def lstm_cell(a: Any, c: Any, out: Any) -> None:
+    """LSTM's new cell c sigmoid(f) + sigmoid(i) tanh(j): a (B, 4H), the parts i, j, f, o; c, out (B, H)."""
+    lanes, units = c.shape
+    for b in range(lanes):
+        a_i, a_j, a_f = a[b, :units], a[b, units : 2 * units], a[b, 2 * units : 3 * units]
+        c_b, out_b = c[b], out[b]
+        for k in range(units):
+            i, j, f = _keep(_sigmoid(a_i[k])), _keep(_tanh(a_j[k])), _keep(_sigmoid(a_f[k]))
+            out_b[k] = _keep(_keep(c_b[k] * f) + _keep(i * j))
+
+
+@compiled()
+def lstm_cell_gradient(a: Any, c: Any, g: Any, da: Any, dc: Any) -> None:
+    """Add to the gradients of a and c; the gates are computed anew."""
+    lanes, units = c.shape
+    for b in range(lanes):
+        a_i, a_j, a_f = a[b, :units], a[b, units : 2 * units], a[b, 2 * units : 3 * units]
+        d_i, d_j, d_f = da[b, :units], da[b, units : 2 * units], da[b, 2 * units : 3 * units]
+        c_b, g_b, dc_b = c[b], g[b], dc[b]
+        for k in range(units):
+            i, j, f = _keep(_sigmoid(a_i[k])), _keep(_tanh(a_j[k])), _keep(_sigmoid(a_f[k]))
+            d_j[k] = _keep(d_j[k] + _keep(_keep(g_b[k] * i) * (_ONE - j * j)))
+            d_i[k] = _keep(d_i[k] + _sigmoid_slope(g_b[k] * j, i))
+            dc_b[k] = _keep(dc_b[k] + g_b[k] * f)
+            d_f[k] = _keep(d_f[k] + _sigmoid_slope(g_b[k] * c_b[k], f))
+
+
+@compiled()
+def lstm_output(x: Any, a: Any, out: Any) -> None:
+    """LSTM's output tanh(x) sigmoid(o): x, out (B, H), a (B, 4H)."""
+    lanes, units = x.shape
+    for b in range(lanes):
+        x_b, a_o, out_b = x[b], a[b, 3 * units :], out[b]
+        for k in range(units):
+            out_b[k] = _keep(_keep(_tanh(x_b[k])) * _keep(_sigmoid(a_o[k])))
+
+
+@compiled()
+def lstm_output_gradient(x: Any, a: Any, g: Any, dx: Any, da: Any) -> None:
+    """Add to the gradients of x and a."""
+    lanes, units = x.shape
+    for b in range(lanes):
+        x_b, a_o, g_b, dx_b, d_o = x[b], a[b, 3 * units :], g[b], dx[b], da[b, 3 * units :]
+        for k in range(units):
+            y, o = _keep(_tanh(x_b[k])), _keep(_sigmoid(a_o[k]))
+            d_o[k] = _keep(d_o[k] + _sigmoid_slope(g_b[k] * y, o))
+            dx_b[k] = _keep(dx_b[k] + _keep(g_b[k] * o) * (_ONE - y * y))

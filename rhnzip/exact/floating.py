@@ -252,6 +252,19 @@ class FloatOps:
         """Layer norm without gain and bias."""
         return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON)
 
+    def scaled_norm(self, x: Tensor, gain: Tensor, shift: Tensor, parts: int) -> Tensor:
+        """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
+        return self.normalise(x.unflatten(1, (parts, -1))).flatten(1) * gain + shift
+
+    def lstm_cell(self, a: Tensor, c: Tensor) -> Tensor:
+        """New cell of an LSTM, i, j, f, o the quarters of `a`."""
+        i, j, f, _ = a.chunk(4, dim=1)
+        return c * sigmoid(f) + sigmoid(i) * tanh(j)
+
+    def lstm_output(self, x: Tensor, a: Tensor) -> Tensor:
+        """Output of an LSTM, o the last quarter of `a`."""
+        return tanh(x) * sigmoid(a.chunk(4, dim=1)[3])
+
     def quantise(self, x: Tensor, scale: str) -> Tensor:
         """Measure a value that linear maps are about to read; the exact side gives it its int8 form."""
         return self._observe(scale, x)

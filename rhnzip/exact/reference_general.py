@@ -150,6 +150,24 @@ class ReferenceGeneral:
 
         return self._plain(y, back)
 
+    def _parts(self, x: Value, number: int) -> list[Value]:
+        units = x.floats.shape[1] // number
+        return [self.part(x, k * units, (k + 1) * units) for k in range(number)]
+
+    def scaled_norm(self, x: Value, gain: Value, shift: Value, parts: int) -> Value:
+        """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
+        normed = self.join([self.normalise(part) for part in self._parts(x, parts)])
+        return self.add(self.multiply(normed, gain), shift)
+
+    def lstm_cell(self, a: Value, c: Value) -> Value:
+        """New cell of an LSTM, i, j, f, o the quarters of `a`."""
+        i, j, f, _ = self._parts(a, 4)
+        return self.add(self.multiply(c, self.sigmoid(f)), self.multiply(self.sigmoid(i), self.tanh(j)))
+
+    def lstm_output(self, x: Value, a: Value) -> Value:
+        """Output of an LSTM, o the last quarter of `a`."""
+        return self.multiply(self.tanh(x), self.sigmoid(self._parts(a, 4)[3]))
+
     def quantise(self, x: Value, scale: str) -> Value:
         """Give a value its int8 form, by value scale `scale`: linear maps may read it then."""
         x.int8 = self._int8(x.floats, scale)

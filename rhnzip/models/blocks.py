@@ -179,25 +179,20 @@ class LSTMBlock:
     def step(self, ops: Any, state: tuple[Any, ...], *, x: Any = None, rows: Any = None) -> tuple[Any, ...]:
         """One step: (h, c) to (h', c')."""
         h, c = state
-        name, units = self.name, self.units
+        name = self.name
         a = ops.affine(ops.linear(f"{name}.recurrent", h), rows or ops.rows(f"{name}.bias"))
         if x is not None:
             a = ops.add(a, ops.affine(ops.linear(f"{name}.input", x)))
-        parts = [ops.part(a, k * units, (k + 1) * units) for k in range(4)]
         if self.norm:
             gain, shift = ops.lookup(ops.rows(f"{name}.gain")), ops.lookup(ops.rows(f"{name}.shift"))
-            for k in range(4):
-                at = (k * units, (k + 1) * units)
-                scaled = ops.multiply(ops.normalise(parts[k]), ops.part(gain, *at))
-                parts[k] = ops.add(scaled, ops.part(shift, *at))
-        i, j, f, o = parts
-        new_c = ops.add(ops.multiply(c, ops.sigmoid(f)), ops.multiply(ops.sigmoid(i), ops.tanh(j)))
+            a = ops.scaled_norm(a, gain, shift, 4)
+        new_c = ops.lstm_cell(a, c)
         seen = new_c
         if self.norm:
             gain = ops.lookup(ops.rows(f"{name}.cell_gain"))
             shift = ops.lookup(ops.rows(f"{name}.cell_shift"))
-            seen = ops.add(ops.multiply(ops.normalise(new_c), gain), shift)
-        new_h = ops.multiply(ops.tanh(seen), ops.sigmoid(o))
+            seen = ops.scaled_norm(new_c, gain, shift, 1)
+        new_h = ops.lstm_output(seen, a)
         if self.keep_hidden < 1:
             new_h = ops.zoneout(new_h, h, self.keep_hidden)
         if self.keep_cell < 1:

@@ -40,6 +40,27 @@ PRIMITIVES: dict[str, tuple[int, Callable[..., Any], Callable[..., torch.Tensor]
         lambda ops, x: ops.normalise(x),
         lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON),
     ),
+    "scaled_norm": (
+        3,
+        lambda ops, x, g, s: ops.scaled_norm(x, g, s, 2),
+        lambda x, g, s: (
+            torch.nn.functional.layer_norm(x.unflatten(1, (2, -1)), (WIDTH // 2,), eps=NORM_EPSILON).flatten(
+                1
+            )
+            * g
+            + s
+        ),
+    ),
+    "lstm_cell": (
+        5,
+        lambda ops, i, j, f, o, c: ops.lstm_cell(ops.join([i, j, f, o]), c),
+        lambda i, j, f, o, c: c * torch.sigmoid(f) + torch.sigmoid(i) * torch.tanh(j) + 0 * o,
+    ),
+    "lstm_output": (
+        3,
+        lambda ops, x, y, o: ops.lstm_output(x, ops.join([y, y, y, o])),
+        lambda x, y, o: torch.tanh(x) * torch.sigmoid(o) + 0 * y,
+    ),
     "quantise": (1, lambda ops, x: ops.quantise(x, "state"), lambda x: x.clone()),
     "fresh_dropout": (1, lambda ops, x: ops.fresh_dropout("gate", x), lambda x: x.clone()),
 }
