@@ -20,8 +20,9 @@ PARAMETER_IDS = {
     6: "floor",
     7: "replay",
     8: "replay_share",
+    9: "drift",
 }
-"""Header ids of the settings; a learning frame stores all of them, but the last two only where it replays."""
+"""Header ids of the settings; a learning frame stores all of them, but 7 and 8 only where it replays."""
 
 _REPLAY = {"replay", "replay_share"}
 
@@ -32,6 +33,7 @@ RANGES = {
     "beta": (0.0, 1.0),
     "decay": (0.0, 1.0),
     "floor": (2.0**-40, 1.0),
+    "drift": (0.0, 1.0),
     "replay": (1.0, 256.0),
     "replay_share": (2.0**-20, 1.0),
 }

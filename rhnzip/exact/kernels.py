@@ -304,11 +304,28 @@ def quantise_columns(da: Any, start: Any, stop: Any, q: Any, column_scale: Any) 
                 q_n[r] = small[r, n]
 
 
+@compiled()
+def weights(q: Any, unit: Any, theta: Any) -> None:
+    """What int8 weights stand for: int8 (N, K), float32 (N,), float32 (N, K)."""
+    for n in range(len(q)):
+        q_n, theta_n, factor = q[n], theta[n], unit[n]
+        for k in range(q_n.size):
+            theta_n[k] = _keep(np.float32(q_n[k]) * factor)
+
+
 @compiled(inline=True)
-def _stepped(theta: Any, anchor: Any, g: Any, v: Any, rate: Any, decay: Any, floor: Any) -> Any:
-    """One weight's step: against the gradient over its running RMS, then back towards the anchor."""
-    moved = theta - rate * (g / (np.float32(math.sqrt(v)) + floor))
-    return _keep(moved + decay * (anchor - moved))
+def _stepped(theta: Any, g: Any, v: Any, rate: Any, floor: Any) -> Any:
+    """One weight's step: against the gradient over its running RMS."""
+    return _keep(theta - rate * (g / (np.float32(math.sqrt(v)) + floor)))
+
+
+@compiled(inline=True)
+def _pull(theta: Any, anchor: Any, decay: Any, drift: Any) -> None:
+    """Move weights towards their anchors, then anchors towards the weights: both (N,)."""
+    if decay > _ZERO or drift > _ZERO:
+        for n in range(theta.size):
+            theta[n] = _keep(theta[n] + decay * (anchor[n] - theta[n]))
+            anchor[n] = _keep(anchor[n] + drift * (theta[n] - anchor[n]))
 
 
 @compiled(inline=True)
@@ -327,7 +344,6 @@ def update_linear(
     theta: Any,
     v: Any,
     anchor: Any,
-    anchor_scale: Any,
     settings: Any,
     q: Any,
     scale: Any,
@@ -335,21 +351,21 @@ def update_linear(
     """Take one step on N outputs of a linear map and quantise them anew.
 
     Shapes: dw int32 (N, K): the product of quantised gradient and input; column_scale (N,): its scale; inputs
-    scalar: the input value's int8 scale; theta, v float32 (N, K); anchor int8 (N, K) and anchor_scale (N,):
-    initial weights; settings float32 (rate, beta, 1 - beta, decay, floor); q int8 (N, K) and scale (N,): as
-    the products use them.
+    scalar: the input value's int8 scale; theta, v, anchor float32 (N, K); settings float32 (rate, beta,
+    1 - beta, floor, decay, drift); q int8 (N, K) and scale (N,): as the products use them.
     """
-    rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
+    rate, beta, rest = settings[0], settings[1], settings[2]
+    floor, decay, drift = settings[3], settings[4], settings[5]
     outputs, size = dw.shape
     for n in range(outputs):
         factor = column_scale[n] / inputs
-        dw_n, theta_n, v_n, anchor_n, q_n = dw[n], theta[n], v[n], anchor[n], q[n]
-        unit = anchor_scale[n]
+        dw_n, theta_n, v_n, q_n = dw[n], theta[n], v[n], q[n]
         for k in range(size):
             g = _keep(np.float32(dw_n[k]) * factor)
             moment = _second_moment(v_n[k], g, beta, rest)
             v_n[k] = moment
-            theta_n[k] = _stepped(theta_n[k], np.float32(anchor_n[k]) * unit, g, moment, rate, decay, floor)
+            theta_n[k] = _stepped(theta_n[k], g, moment, rate, floor)
+        _pull(theta_n, anchor[n], decay, drift)
         top = _absmax(theta_n)
         scale[n] = _step_of(top) / inputs
         _quantise(theta_n, top, q_n)
@@ -370,10 +386,13 @@ def update_table(
 ) -> None:
     """Take one step on columns start..stop of the rows that a segment used; all others' moments fade.
 
+    All rows are pulled to their anchors.
+
     Shapes: q int8 (N, R), column_scale (N,), slots int64 (R,): which touched row each gradient is of,
     touched int64 (U,): the rows in use, ascending, table, v, anchor float32 (rows, N).
     """
-    rate, beta, rest, decay, floor = settings[0], settings[1], settings[2], settings[3], settings[4]
+    rate, beta, rest = settings[0], settings[1], settings[2]
+    floor, decay, drift = settings[3], settings[4], settings[5]
     used = 0
     for row in range(len(table)):
         if used < touched.size and touched[used] == row:
@@ -394,10 +413,11 @@ def update_table(
         factors = column_scale[first : first + width]
         for u in range(touched.size):
             row, sums_u = touched[u], sums[u]
-            table_u, anchor_u = table[row, first : first + width], anchor[row, first : first + width]
-            v_u = v[row, first : first + width]
+            table_u, v_u = table[row, first : first + width], v[row, first : first + width]
             for n in range(width):
                 g = _keep(np.float32(sums_u[n]) * factors[n])
                 moment = _second_moment(v_u[n], g, beta, rest)
                 v_u[n] = moment
-                table_u[n] = _stepped(table_u[n], anchor_u[n], g, moment, rate, decay, floor)
+                table_u[n] = _stepped(table_u[n], g, moment, rate, floor)
+    for row in range(len(table)):
+        _pull(table[row, start:stop], anchor[row, start:stop], decay, drift)

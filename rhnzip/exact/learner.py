@@ -49,32 +49,30 @@ class CpuLearner(CpuPrepared):
         self.input_scales = {name: self.value_scales[inputs[name]] for name in weights.linears}
         self.theta: dict[str, Float] = {}
         self.moments: dict[str, Float] = {}
-        self.anchors: dict[str, Any] = {}
-        self.anchor_scales: dict[str, Float] = {}
+        self.anchors: dict[str, Float] = {}
         self.stored: dict[str, NDArray[np.int8]] = {}
-        for name, linear in weights.linears.items():
+        for name in weights.linears:
             self.stored[name] = self.maps[name].weight.t().numpy()
-            self.anchors[name] = self.stored[name].copy()
-            self.anchor_scales[name] = linear.scale * self.input_scales[name]
-            self.theta[name] = np.empty(self.stored[name].shape, np.float32)
-            self.moments[name] = np.empty(self.stored[name].shape, np.float32)
+            for kind in (self.theta, self.moments, self.anchors):
+                kind[name] = np.empty(self.stored[name].shape, np.float32)
         for name, table in self.tables.items():
-            self.anchors[name] = table.copy()
-            self.moments[name] = np.empty_like(table)
+            for kind in (self.moments, self.anchors):
+                kind[name] = np.empty_like(table)
         self.reset()
 
     def reset(self) -> None:
         """Go back to the initial weights; forget all moments."""
         self.updates = 0
         for name, linear in self._initial.linears.items():
-            self.stored[name][:] = self.anchors[name]
+            self.stored[name][:] = linear.weight.T
             self.column_scales[name][:] = linear.scale
-            np.multiply(
-                self.anchors[name].astype(np.float32), self.anchor_scales[name][:, None], out=self.theta[name]
-            )
+            unit = linear.scale * self.input_scales[name]
+            kernels.weights(self.stored[name], unit, self.theta[name])
+            self.anchors[name][:] = self.theta[name]
             self.moments[name][:] = 0
         for name, table in self.tables.items():
-            table[:] = self.anchors[name]
+            table[:] = self._initial.tables[name]
+            self.anchors[name][:] = table
             self.moments[name][:] = 0
 
     def open_segment(self, lanes: int, steps: int, parts: list[slice]) -> CpuSegment:
@@ -183,7 +181,6 @@ class _Update:
             learner.theta[name][part],
             learner.moments[name][part],
             learner.anchors[name][part],
-            learner.anchor_scales[name][part],
             self._numbers,
             learner.stored[name][part],
             learner.column_scales[name][part],

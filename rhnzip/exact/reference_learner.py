@@ -30,24 +30,27 @@ class ReferenceLearner(ReferencePrepared):
         self.settings = settings
         self._initial = weights
         self.input_scales = {name: self.value_scales[inputs[name]] for name in weights.linears}
-        self.anchors: dict[str, Tensor] = {}
+        self._start: dict[str, Tensor] = {}
+        clean = ReferenceOps(self, 1)._clean
         for name, linear in weights.linears.items():
             unit = torch.from_numpy(linear.scale.copy()).to(device) * self.input_scales[name]
-            self.anchors[name] = self.maps[name].weight.t().to(torch.float32) * unit[:, None]
+            start = self.maps[name].weight.t().to(torch.float32) * unit[:, None]
+            self._start[name] = clean(start)
         for name, table in self.tables.items():
-            self.anchors[name] = table.clone()
+            self._start[name] = table.clone()
         self.reset()
 
     def reset(self) -> None:
         """Go back to the initial weights; forget all moments."""
         self.updates = 0
-        self.moments = {name: torch.zeros_like(anchor) for name, anchor in self.anchors.items()}
-        self.theta = {name: self.anchors[name].clone() for name in self.maps}
+        self.anchors = {name: start.clone() for name, start in self._start.items()}
+        self.moments = {name: torch.zeros_like(start) for name, start in self._start.items()}
+        self.theta = {name: self._start[name].clone() for name in self.maps}
         for name, linear in self._initial.linears.items():
             self.maps[name].replace(torch.from_numpy(linear.weight).to(self.device).t().contiguous())
             self.column_scales[name] = torch.from_numpy(linear.scale.copy()).to(self.device)
         for name in self.tables:
-            self.tables[name] = self.anchors[name].clone()
+            self.tables[name] = self._start[name].clone()
 
     def open_segment(self, lanes: int, steps: int, parts: list[slice]) -> ReferenceSegment:
         """Buffers for a block's segments; the reference works on all lanes at once."""
@@ -83,8 +86,10 @@ class ReferenceSegment:
     def _update(self) -> None:
         learner = self.learner
         learner.updates += 1
-        numbers = torch.from_numpy(update_numbers(learner.settings, learner.updates)).to(learner.device)
+        settings = update_numbers(learner.settings, learner.updates)
+        numbers = torch.from_numpy(settings).to(learner.device)
         arithmetic = self.groups[0]
+        arithmetic.pulls = bool(settings[4:].any())
         uses = [("", use) for use in self.lookups.values()] + list(self.uses.items())
         for name, use in uses:
             q, scale = arithmetic.quantise_rows(torch.cat(use.gradients).t().contiguous())
@@ -105,6 +110,7 @@ class ReferenceLearningOps(ReferenceOps):
         self._segment = segment
         self._tape: list[Callable[[], None]] = []
         self._step = -1
+        self.pulls = False
         device = segment.learner.device
         self._unit = torch.tensor(2.0**-24, dtype=torch.float32).to(device)
         self._max_gradient = torch.tensor(2.0**20, dtype=torch.float32).to(device)
@@ -244,12 +250,19 @@ class ReferenceLearningOps(ReferenceOps):
         for task in reversed(self._tape):
             task()
 
-    def _stepped(self, theta: Tensor, anchor: Tensor, g: Tensor, v: Tensor, numbers: Tensor) -> Tensor:
-        rate, decay, floor = numbers[0], numbers[3], numbers[4]
+    def _stepped(self, theta: Tensor, g: Tensor, v: Tensor, numbers: Tensor) -> Tensor:
         # torch.sqrt is not correctly rounded in float32; in float64, rounded once more, it is
         root = v.double().sqrt().float()
-        moved = theta - rate * (g / (root + floor))
-        return self._clean(moved + decay * (anchor - moved))
+        return self._clean(theta - numbers[0] * (g / (root + numbers[3])))
+
+    def _pulled(self, theta: Tensor, name: str, numbers: Tensor) -> Tensor:
+        """Weights moved towards their anchors; then the anchors follow."""
+        if not self.pulls:
+            return theta
+        anchors = self._prepared.anchors
+        theta = self._clean(theta + numbers[4] * (anchors[name] - theta))
+        anchors[name] = self._clean(anchors[name] + numbers[5] * (theta - anchors[name]))
+        return theta
 
     def _second_moment(self, v: Tensor, g: Tensor, numbers: Tensor) -> Tensor:
         g = torch.clamp(g, -self._max_gradient, self._max_gradient)
@@ -262,7 +275,7 @@ class ReferenceLearningOps(ReferenceOps):
         scale = learner.input_scales[name]
         g = self._clean(dw.to(torch.float32) * (column_scale / scale)[:, None])
         v = self._second_moment(learner.moments[name], g, numbers)
-        theta = self._stepped(learner.theta[name], learner.anchors[name], g, v, numbers)
+        theta = self._pulled(self._stepped(learner.theta[name], g, v, numbers), name, numbers)
         learner.moments[name], learner.theta[name] = v, theta
         q, step = self.quantise_rows(theta)
         learner.maps[name].replace(q)
@@ -271,7 +284,7 @@ class ReferenceLearningOps(ReferenceOps):
     def update_table(self, name: str, q: Tensor, scale: Tensor, index: Tensor, numbers: Tensor) -> None:
         """Take one step on the rows of a table that the segment used; the moments of the others fade."""
         learner = self._prepared
-        table, v, anchor = learner.tables[name], learner.moments[name], learner.anchors[name]
+        table, v = learner.tables[name], learner.moments[name]
         sums = torch.zeros(table.shape, dtype=torch.int32, device=table.device)
         sums = sums.index_add(0, index, q.t().to(torch.int32))
         rows = torch.unique(index)
@@ -279,4 +292,5 @@ class ReferenceLearningOps(ReferenceOps):
         moment = self._second_moment(v[rows], g, numbers)
         learner.moments[name] = v = self._clean(numbers[1] * v)
         v[rows] = moment
-        table[rows] = self._stepped(table[rows], anchor[rows], g, moment, numbers)
+        table[rows] = self._stepped(table[rows], g, moment, numbers)
+        learner.tables[name] = self._pulled(table, name, numbers)

@@ -15,7 +15,9 @@ from rhnzip.exact.backend import Settings
 
 TINY = 2.0**-60
 IDS = {name: number for number, name in PARAMETER_IDS.items()}
-GOOD = to_parameters(Settings(rate=2.0**-10, boost=4.0, boost_updates=8.0, beta=0.5, decay=0.25, floor=0.125))
+GOOD = to_parameters(
+    Settings(rate=2.0**-10, boost=4.0, boost_updates=8.0, beta=0.5, decay=0.25, floor=0.125, drift=0.5)
+)
 
 
 def bits(value: float) -> int:
@@ -40,6 +42,7 @@ SETTINGS = st.builds(
     beta=numbers(0, 1),
     decay=numbers(0, 1),
     floor=numbers(2.0**-40, 1),
+    drift=numbers(0, 1),
 ) | st.builds(Settings, replay=st.integers(1, 256), replay_share=numbers(2.0**-20, 1)).map(rounded)
 
 
@@ -61,13 +64,13 @@ def test_every_setting_has_an_id_of_its_own() -> None:
 
 def test_bits_are_those_of_the_format() -> None:
     values = (2.0**-10, 4.0, 8.0, 0.5, 0.25, 0.125)
-    assert GOOD == {number: bits(value) for number, value in enumerate(values, 1)}
+    assert GOOD == {number: bits(value) for number, value in enumerate(values, 1)} | {9: bits(0.5)}
 
 
 def test_frames_that_do_not_replay_do_not_mention_it() -> None:
     replaying = to_parameters(Settings(replay=3, replay_share=0.25))
     assert {replaying[7], replaying[8]} == {bits(3), bits(0.25)}
-    assert set(to_parameters(Settings(replay=0, replay_share=0.25))) == {1, 2, 3, 4, 5, 6}
+    assert set(to_parameters(Settings(replay=0, replay_share=0.25))) == {1, 2, 3, 4, 5, 6, 9}
 
 
 def test_unknown_id_is_refused() -> None:
@@ -103,6 +106,8 @@ def test_no_settings_are_refused() -> None:
         ("beta", 2.0**-149),
         ("decay", -1.0),
         ("decay", 2.0),
+        ("drift", -1.0),
+        ("drift", 1.5),
         ("floor", 0.0),
         ("floor", 2.0**-41),
         ("floor", 2.0),
@@ -120,7 +125,7 @@ def test_value_out_of_range_is_refused(name: str, value: float) -> None:
         from_parameters(GOOD | {IDS[name]: bits(value)})
 
 
-@pytest.mark.parametrize("name", ["rate", "boost", "beta", "decay"])
+@pytest.mark.parametrize("name", ["rate", "boost", "beta", "decay", "drift"])
 @pytest.mark.parametrize("value", [0.0, TINY, 1.0])
 def test_ends_of_a_range_are_taken(name: str, value: float) -> None:
     assert getattr(from_parameters(GOOD | {IDS[name]: bits(value)}), name) == value

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rhnzip.exact import learner as cpu_learner
 from rhnzip.exact import product
-from rhnzip.exact.backend import Settings, update_numbers
+from rhnzip.exact.backend import PULL_EVERY, Settings, update_numbers
 from rhnzip.exact.constants import HUGE, TINY
 from rhnzip.exact.cpu import CpuBackend
 from rhnzip.exact.reference import ReferenceBackend
@@ -108,8 +108,9 @@ SETTINGS = st.builds(
     beta=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
     decay=st.sampled_from([0.0, 1e-3, 1.0]),
     floor=st.sampled_from([2.0**-40, 1e-3, 1.0]),
+    drift=st.sampled_from([0.0, 2.0**-60, 0.1, 1.0]),
 )
-STEADY = Settings(rate=2e-3, boost=4.0, boost_updates=3.0, beta=0.9, decay=1e-3, floor=1e-3)
+STEADY = Settings(rate=2e-3, boost=4.0, boost_updates=3.0, beta=0.9, decay=0.125, floor=1e-3, drift=0.25)
 BACKENDS: list[Any] = [CpuBackend(), ReferenceBackend()]
 
 
@@ -163,7 +164,7 @@ class Run:
 def snapshot(learner: Any) -> Snapshot:
     """All that a learner keeps."""
     content = {f"weight {name}": product.weight.t() for name, product in learner.maps.items()}
-    for kind in ("column_scales", "theta", "moments", "tables"):
+    for kind in ("column_scales", "theta", "moments", "tables", "anchors"):
         content |= {f"{kind} {name}": value for name, value in getattr(learner, kind).items()}
     return {name: np.array(np.asarray(value), order="C") for name, value in sorted(content.items())}
 
@@ -178,6 +179,7 @@ def outcome(
     """Bytes of all counts, of what was kept after each segment, of the states; the last step is ragged."""
     segments = 3
     learner = new_learner(case, chosen, backend)
+    learner.updates = PULL_EVERY - 2  # the second step pulls
     run, symbols, out = Run(case, learner, cuts, threads), case.symbols(segments), []
     for number in range(segments):
         part = symbols[number * case.steps :][: case.steps]
@@ -443,7 +445,7 @@ def digest() -> str:
     out = hashlib.sha256()
     for seed, gain in enumerate((1e-6, 1.0, 100.0)):
         case = Case(seed, 5, 3, 9, 2, coupled=seed != 1, gain=gain, extremes=True)
-        chosen = Settings(rate=2.0**-60 if seed == 2 else 0.5, beta=0.9, decay=0.1, floor=2.0**-40)
+        chosen = Settings(rate=2.0**-60 if seed == 2 else 0.5, beta=0.9, decay=0.1, floor=2.0**-40, drift=0.1)
         for backend in BACKENDS:
             out.update(b"".join(outcome(case, chosen, backend)))
     return out.hexdigest()
@@ -472,13 +474,14 @@ def test_flushed_subnormals_change_nothing() -> None:
 # The update.
 
 
-@pytest.mark.parametrize("updates", [1, 2, 7, 1000, 1 << 22])
+@pytest.mark.parametrize("updates", [1, 2, 7, 16, 1000, 1 << 22])
 def test_numbers_of_an_update(updates: int) -> None:
-    chosen = Settings(rate=1e-3, boost=4.0, boost_updates=7.0, beta=0.99, decay=0.25, floor=0.125)
-    rate, beta, rest, decay, floor = (float(x) for x in update_numbers(chosen, updates))
+    chosen = Settings(rate=1e-3, boost=4.0, boost_updates=7.0, beta=0.99, decay=0.25, floor=0.125, drift=0.5)
+    rate, beta, rest, floor, decay, drift = (float(x) for x in update_numbers(chosen, updates))
     assert rate == pytest.approx(1e-3 * (1 + 4 * 7 / (7 + updates)), rel=1e-6)
     assert beta == pytest.approx(min(0.99, 1 - 1 / updates), rel=1e-6)
-    assert rest == pytest.approx(1 - beta, abs=1e-7) and (decay, floor) == (0.25, 0.125)
+    assert rest == pytest.approx(1 - beta, abs=1e-7) and floor == 0.125
+    assert (decay, drift) == ((0.25, 0.5) if updates % PULL_EVERY == 0 else (0, 0))
     assert update_numbers(chosen, updates).dtype == F
 
 
@@ -497,31 +500,36 @@ def quantised(columns: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[
     return np.where(some, q, 0).astype(np.int64), np.where(some, top.astype(np.float64) / 127, 0)
 
 
-def step(
-    theta: Double, v: Double, anchor: Double, g: Double, chosen: Settings, updates: int
-) -> tuple[Double, Double]:
+def step(theta: Double, v: Double, g: Double, chosen: Settings, updates: int) -> tuple[Double, Double]:
     """The rule in float64."""
     rate = chosen.rate * (1 + chosen.boost * chosen.boost_updates / (chosen.boost_updates + updates))
     beta = min(chosen.beta, 1 - 1 / updates)
     v = np.where(v == 0, g * g, beta * v + (1 - beta) * g * g)
     v[v < TINY] = 0
-    moved = theta - rate * g / (np.sqrt(v) + chosen.floor)
-    return moved + chosen.decay * (anchor - moved), v
+    return theta - rate * g / (np.sqrt(v) + chosen.floor), v
+
+
+def pull(theta: Double, anchor: Double, chosen: Settings, updates: int) -> tuple[Double, Double]:
+    """Weights towards anchors, then anchors towards weights, in float64."""
+    if updates % PULL_EVERY:
+        return theta, anchor
+    theta = theta + chosen.decay * (anchor - theta)
+    return theta, anchor + chosen.drift * (theta - anchor)
 
 
 def close(value: NDArray[Any], expected: Double) -> None:
     assert np.allclose(value, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max() + 2.0**-60)
 
 
-@given(case=cases(), backend=st.sampled_from(BACKENDS))
+@given(case=cases(), backend=st.sampled_from(BACKENDS), before=st.sampled_from([0, PULL_EVERY - 2]))
 @settings(max_examples=20, deadline=None)
-def test_update_follows_its_rule(case: Case, backend: Any) -> None:
+def test_update_follows_its_rule(case: Case, backend: Any, before: int) -> None:
     learner = new_learner(case, STEADY, backend)
+    learner.updates = before
     run, f = Run(case, learner), case.weights().scales["state"]
-    initial = snapshot(learner)
     used = np.zeros(case.lanes, np.int64)
-    for updates in range(1, 4):
-        symbols = case.symbols(3)[(updates - 1) * case.steps :][: case.steps]
+    for updates in range(before + 1, before + 4):
+        symbols = case.symbols(3)[(updates - before - 1) * case.steps :][: case.steps]
         run.forward_and_backward(symbols)
         uses, old = dict(run.segment.uses), snapshot(learner)
         # read before the step: the buffers are the next segment's
@@ -537,8 +545,10 @@ def test_update_follows_its_rule(case: Case, backend: Any) -> None:
             q, scale = quantised(gradients)
             g = (q.T @ x[name]) * (scale[:, None] / f)
             arguments = (old[f"{kind} {name}"].astype(np.float64) for kind in ("theta", "moments"))
-            theta, v = step(*arguments, initial[f"theta {name}"].astype(np.float64), g, STEADY, updates)
+            theta, v = step(*arguments, g, STEADY, updates)
+            theta, anchor = pull(theta, old[f"anchors {name}"].astype(np.float64), STEADY, updates)
             close(new[f"theta {name}"], theta)
+            close(new[f"anchors {name}"], anchor)
             close(new[f"moments {name}"], v)
             # the int8 weights are the new ones, to half a step
             unit = new[f"column_scales {name}"].astype(np.float64)[:, None] * f
@@ -552,44 +562,72 @@ def test_update_follows_its_rule(case: Case, backend: Any) -> None:
             touched = np.unique(rows)
             sums = np.zeros(old_t.shape)
             np.add.at(sums, rows, q * scale)
-            arguments = (a[touched].astype(np.float64) for a in (old_t, old_v, initial[f"tables {table}"]))
-            theta, v, anchor = arguments
-            theta, v = step(theta, v, anchor, sums[touched], STEADY, updates)
-            close(new[f"tables {table}"][touched], theta)
+            theta = old_t.astype(np.float64)
+            theta[touched], v = step(
+                theta[touched], old_v[touched].astype(np.float64), sums[touched], STEADY, updates
+            )
+            theta, anchor = pull(theta, old[f"anchors {table}"].astype(np.float64), STEADY, updates)
+            close(new[f"tables {table}"], theta)
+            close(new[f"anchors {table}"], anchor)
             close(new[f"moments {table}"][touched], v)
             others = np.setdiff1d(np.arange(len(sums)), touched)
-            assert (new[f"tables {table}"][others] == old_t[others]).all()
+            assert updates % PULL_EVERY == 0 or (new[f"tables {table}"][others] == old_t[others]).all()
             faded = old_v[others] * update_numbers(STEADY, updates)[1]
             faded[faded < TINY] = 0
             assert (new[f"moments {table}"][others] == faded).all()
-            assert updates == 1 or name != "recurrent.0" or (old_v[others] > faded).any()
+            assert updates == before + 1 or name != "recurrent.0" or (old_v[others] > faded).any()
 
 
 CASE = Case(11, lanes=3, steps=2, units=6, depth=2, coupled=True)
 
 
 def test_full_decay_goes_back_to_the_initial_weights() -> None:
-    learner = new_learner(CASE, replace(STEADY, decay=1.0))
-    before = snapshot(learner)
-    Run(CASE, learner).learn(CASE.symbols(1))
-    after = snapshot(learner)
+    learner = new_learner(CASE, replace(STEADY, decay=1.0, drift=0.0))
+    before, run = snapshot(learner), Run(CASE, learner)
+    for updates in range(1, PULL_EVERY + 1):
+        run.learn(CASE.symbols(1))
+        after = snapshot(learner)
+        assert updates == PULL_EVERY or not np.allclose(after["theta output"], before["theta output"])
     for name in before:
-        if name.startswith(("theta", "tables")):
+        if name.startswith(("theta", "tables", "anchors")):
             # moved + (anchor - moved) in float32
             assert np.allclose(after[name], before[name], rtol=1e-6, atol=1e-6)
     assert any((after[name] != before[name]).any() for name in before if name.startswith("moments"))
 
 
+def test_anchors_follow_the_weights() -> None:
+    """With a full drift the pull has no end: weights go as far as without any."""
+
+    def ends(**changes: float) -> Snapshot:
+        learner = new_learner(CASE, replace(STEADY, **changes))
+        run = Run(CASE, learner)
+        for _ in range(5 * PULL_EVERY):
+            run.learn(CASE.symbols(1))
+        return snapshot(learner)
+
+    start = snapshot(new_learner(CASE, STEADY))
+    held, following = ends(decay=0.5, drift=0.0), ends(decay=0.5, drift=0.5)
+    for name in (name for name in start if name.startswith("theta")):
+        anchors = name.replace("theta", "anchors")
+        assert (held[anchors] == start[anchors]).all()
+        assert (following[anchors] != start[anchors]).any()
+
+    def distance(end: Snapshot) -> float:
+        return sum(float(np.abs(end[n] - start[n]).sum()) for n in start if n.startswith("theta"))
+
+    assert distance(following) > 1.2 * distance(held)
+
+
 def test_decay_pulls_towards_the_initial_weights() -> None:
     def distance(decay: float) -> float:
-        learner = new_learner(CASE, replace(STEADY, decay=decay))
+        learner = new_learner(CASE, replace(STEADY, decay=decay, drift=0.0))
         before, run = snapshot(learner), Run(CASE, learner)
-        for _ in range(20):
+        for _ in range(2 * PULL_EVERY):
             run.learn(CASE.symbols(1))
         after = snapshot(learner)
         return max(float(np.abs(after[n] - before[n]).max()) for n in before if n.startswith("theta"))
 
-    assert distance(0.0) > 2 * distance(0.2) > 0
+    assert distance(0.0) > 2 * distance(0.9) > 0
 
 
 def test_learning_lowers_the_cost() -> None:
@@ -657,7 +695,7 @@ def check_range(content: Snapshot) -> None:
     "chosen",
     [
         Settings(rate=1.0, boost=2.0**20, boost_updates=2.0**20, beta=1.0, decay=0.0, floor=2.0**-40),
-        Settings(rate=1.0, boost=0.0, beta=0.0, decay=1.0, floor=2.0**-40),
+        Settings(rate=1.0, boost=0.0, beta=0.0, decay=1.0, floor=2.0**-40, drift=0.75),
         Settings(rate=1.0, boost=0.0, beta=0.999, decay=0.0, floor=1e-3),
     ],
     ids=["wild", "decaying", "fast"],
@@ -682,6 +720,7 @@ def test_many_updates_stay_in_range_and_agree(case: Case, chosen: Settings) -> N
     for backend in BACKENDS:
         learner = new_learner(case, chosen, backend)
         run = Run(case, learner)
+        learner.updates = PULL_EVERY - 4
         for _ in range(8):
             run.learn(case.symbols(1))
         content = snapshot(learner)
