@@ -321,7 +321,7 @@ def test_example_is_what_is_written() -> None:
 
 
 def test_example_with_parameters_is_what_is_written() -> None:
-    header = dataclasses.replace(HEADER, flags=FLAG_LEARNING, preset=2, parameters={7: 0x3F800000, 9: 1})
+    header = dataclasses.replace(HEADER, flags=FLAG_LEARNING, preset=2, parameters={112: 0x3F800000, 114: 1})
     assert header.pack() == listing("parameters")
     assert parse_header(listing("parameters")) == header
     assert PRESET_NAMES[header.preset] == "best"
