@@ -108,7 +108,15 @@ _ALL = (
             lane_bytes=4096,
             max_lanes=8,
             segment=10,
-            settings=Settings(rate=7e-5, boost=6.0, boost_updates=200.0, beta=0.999, decay=5e-4, floor=1e-2),
+            settings=Settings(
+                rate=7e-5,
+                boost=6.0,
+                boost_updates=200.0,
+                beta=0.999,
+                decay=0.016,
+                floor=1e-2,
+                drift=0.0032,
+            ),
         ),
         scratch=Mode(
             lane_bytes=16384,
@@ -134,7 +142,13 @@ _ALL = (
             max_lanes=1,
             segment=10,
             settings=Settings(
-                rate=3e-5, boost=8.0, boost_updates=800.0, beta=0.999, decay=1.5e-4, floor=4e-3
+                rate=4e-5,
+                boost=6.0,
+                boost_updates=800.0,
+                beta=0.999,
+                decay=0.016,
+                floor=4e-3,
+                drift=0.0032,
             ),
         ),
         scratch=Mode(
