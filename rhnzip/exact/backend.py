@@ -147,10 +147,6 @@ class ExactOps(Protocol):
         """What zoneout takes of a new value and an old one: its expectation, `share` of the new."""
         ...
 
-    def normalise(self, x: Any) -> Any:
-        """Layer norm without gain and bias."""
-        ...
-
     def scaled_norm(self, x: Any, gain: Any, shift: Any, parts: int) -> Any:
         """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
         ...
@@ -253,7 +249,7 @@ ENVIRONMENT = "RHNZIP_BACKEND"
 KNOWN_ANSWER = "95e5f647118fd8b5"
 """First 16 hex digits of the SHA-256 of the known-answer run; every backend must give them everywhere."""
 
-GENERAL_ANSWER = "02fadaff3391576d"
+GENERAL_ANSWER = "86f54ea0abd336a6"
 """The same of the run through the general primitives."""
 
 _passed: set[tuple[str, str, bool]] = set()
@@ -391,13 +387,13 @@ def _general_step(ops: ExactOps, s: Any, symbols: NDArray[np.int64]) -> tuple[An
     new, gate = ops.tanh(ops.part(a, 0, units)), ops.sigmoid(ops.part(a, units, 2 * units))
     u = ops.add(ops.affine(ops.linear("u", s)), ops.lookup(ops.rows("bias")))
     wide = ops.multiply(ops.part(u, units, 2 * units), ops.part(u, 2 * units, 3 * units))
-    wide = ops.add(ops.normalise(wide), ops.normalise(ops.add(new, gate)))
+    wide = ops.scaled_norm(wide, ops.add(new, gate), gate, 1)
     both = ops.join([ops.part(new, 0, 9), ops.part(gate, 9, units)])
     mixed = ops.mix(gate, both, ops.part(u, 0, units))
     quarters = ops.join([u, new])
     cell = ops.lstm_cell(ops.scaled_norm(quarters, ops.join([a, a]), ops.join([u, gate]), 4), mixed)
     out = ops.lstm_output(cell, quarters)
-    s = ops.quantise(ops.zoneout(ops.normalise(out), ops.fresh_dropout("gate", s), 0.7), "state")
+    s = ops.quantise(ops.zoneout(out, ops.fresh_dropout("gate", s), 0.7), "state")
     read = ops.quantise(ops.add(wide, ops.multiply(s, s)), "wide")
     return s, ops.output(ops.linear("output", read), ops.rows("output_bias"))
 

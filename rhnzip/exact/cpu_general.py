@@ -127,14 +127,6 @@ class CpuGeneral:
         """Return `x`."""
         return x
 
-    def normalise(self, x: Value) -> Value:
-        """Layer norm without gain and bias."""
-        out = self._take(x.width)
-        gain = np.empty(len(x.floats), np.float32)
-        elementwise.normalise(x.floats, out.floats, gain)
-        self._record(out, lambda g: elementwise.normalise_gradient(out.floats, gain, g, self._gradient(x)))
-        return out
-
     def scaled_norm(self, x: Value, gain: Value, shift: Value, parts: int) -> Value:
         """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
         out, units = self._take(x.width), np.empty((len(x.floats), parts), np.float32)

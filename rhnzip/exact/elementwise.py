@@ -213,7 +213,11 @@ def add_scaled(x: Any, factor: Any, out: Any) -> None:
 
 @compiled(inline=True)
 def _normalise(x: Any, out: Any) -> Any:
-    """Layer norm of a row, (N,); returns what a unit of x is worth in `out`."""
+    """Layer norm of a row by integer sums: (x - mean) / sqrt(variance + 0.001); N <= 2^16.
+
+    The row becomes 16-bit integers q by its largest magnitude; mean and variance are those of q. Returns what
+    a unit of x is worth in `out`, for the gradient.
+    """
     size, n = x.size, np.float32(x.size)
     inverse = _LEVELS / max(_absmax(x), _LEAST_TOP)
     total, squares = np.int64(0), np.int64(0)
@@ -247,24 +251,6 @@ def _normalise_gradient(y: Any, gain: Any, g: Any, dx: Any) -> None:
         for i in range(size):
             rest = _keep((g[i] - mean) - y[i] * slope)
             dx[i] = _keep(dx[i] + gain * rest)
-
-
-@compiled()
-def normalise(x: Any, out: Any, gain: Any) -> None:
-    """Layer norm of each row: (x - mean) / sqrt(variance + 0.001), by integer sums.
-
-    A row becomes 16-bit integers q by its largest magnitude; mean and variance are those of q. Shapes: x, out
-    (B, N), N <= 2^16; gain (B,): what a unit of x is worth in `out`, kept for the gradient.
-    """
-    for b in range(len(x)):
-        gain[b] = _normalise(x[b], out[b])
-
-
-@compiled()
-def normalise_gradient(y: Any, gain: Any, g: Any, dx: Any) -> None:
-    """With y = normalise(x), add to dx; shapes as in `normalise`."""
-    for b in range(len(y)):
-        _normalise_gradient(y[b], gain[b], g[b], dx[b])
 
 
 @compiled()

@@ -248,13 +248,10 @@ class FloatOps:
     def _chosen(self, x: Tensor, share: float) -> Tensor:
         return torch.rand(x.shape, generator=self._generator, device=x.device) < share
 
-    def normalise(self, x: Tensor) -> Tensor:
-        """Layer norm without gain and bias."""
-        return functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON)
-
     def scaled_norm(self, x: Tensor, gain: Tensor, shift: Tensor, parts: int) -> Tensor:
         """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
-        return self.normalise(x.unflatten(1, (parts, -1))).flatten(1) * gain + shift
+        normed = functional.layer_norm(x.unflatten(1, (parts, -1)), (x.shape[1] // parts,), eps=NORM_EPSILON)
+        return normed.flatten(1) * gain + shift
 
     def lstm_cell(self, a: Tensor, c: Tensor) -> Tensor:
         """New cell of an LSTM, i, j, f, o the quarters of `a`."""

@@ -118,7 +118,7 @@ class ReferenceGeneral:
         """Return `x`."""
         return x
 
-    def normalise(self, x: Value) -> Value:
+    def _normalise(self, x: Value) -> Value:
         """Layer norm without gain and bias, by integer sums."""
         c, size = self._c, x.floats.shape[1]
         n = torch.tensor(float(size), dtype=torch.float32).to(x.floats.device)
@@ -156,7 +156,7 @@ class ReferenceGeneral:
 
     def scaled_norm(self, x: Value, gain: Value, shift: Value, parts: int) -> Value:
         """Layer norm of each of so many equal parts of a value, times a gain, plus a shift."""
-        normed = self.join([self.normalise(part) for part in self._parts(x, parts)])
+        normed = self.join([self._normalise(part) for part in self._parts(x, parts)])
         return self.add(self.multiply(normed, gain), shift)
 
     def lstm_cell(self, a: Value, c: Value) -> Value:

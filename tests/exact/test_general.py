@@ -35,10 +35,10 @@ PRIMITIVES: dict[str, tuple[int, Callable[..., Any], Callable[..., torch.Tensor]
     "square": (1, lambda ops, x: ops.multiply(x, x), lambda x: x * x),
     "mix": (3, lambda ops, g, x, y: ops.mix(g, x, y), lambda g, x, y: (x - y) * g + y),
     "zoneout": (2, lambda ops, x, y: ops.zoneout(x, y, 0.7), lambda x, y: 0.7 * x + 0.3 * y),
-    "normalise": (
-        1,
-        lambda ops, x: ops.normalise(x),
-        lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON),
+    "scaled_norm of all": (
+        3,
+        lambda ops, x, g, s: ops.scaled_norm(x, g, s, 1),
+        lambda x, g, s: torch.nn.functional.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON) * g + s,
     ),
     "scaled_norm": (
         3,
@@ -154,8 +154,12 @@ def test_layer_norm_ignores_scale_and_offset() -> None:
     row = np.linspace(-1, 1, WIDTH, dtype=F)[None]
     ops = CpuBackend().prepare(learning_ops(BACKENDS[0], 1)._learner._initial).open(1)
     ops.begin_step()
-    plain = ops.floats(ops.normalise(filled(ops, row * 100)))
-    moved = ops.floats(ops.normalise(filled(ops, row * 5000 + 70000)))
+
+    def normed(x: Floats) -> Floats:
+        gain, shift = filled(ops, np.ones_like(x)), filled(ops, np.zeros_like(x))
+        return np.array(ops.floats(ops.scaled_norm(filled(ops, x), gain, shift, 1)))
+
+    plain, moved = normed(row * 100), normed(row * 5000 + 70000)
     np.testing.assert_allclose(plain, moved, atol=2e-3)
     np.testing.assert_allclose(plain.std(), 1, atol=1e-3)
 
