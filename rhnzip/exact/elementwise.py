@@ -257,8 +257,8 @@ def _normalise_gradient(y: Any, gain: Any, g: Any, dx: Any) -> None:
 def scaled_norm(x: Any, gain: Any, shift: Any, normed: Any, units: Any, out: Any) -> None:
     """Layer norm of each of P equal parts of a row, times gain, plus shift.
 
-    Shapes: x, gain, shift, normed, out (B, N); units (B, P): what a unit of x is worth in `normed`. The last
-    but one and `units` are kept for the gradient.
+    Shapes: x, gain, shift, normed, out (B, N); units (B, P): what a unit of x is worth in `normed`. `normed`
+    and `units` are kept for the gradient.
     """
     lanes, parts = units.shape
     size = x.shape[1] // parts
