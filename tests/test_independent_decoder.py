@@ -373,9 +373,9 @@ def scratch_tensors(layers: int, units: int, seed: int) -> dict[str, Array]:
         tensors[f"{name}.scale"] = np.full(shape[1], scale)
     for n in range(layers):
         values = (random_values(f"{text} lstm.{n}.symbols", (256, width)) >> 40).astype(F) * F(2.0**-24)
-        table = (values - F(0.5)) * F(0.125 if n else 0.5)
-        table[:, 2 * units : 3 * units] += F(1)
-        tensors[f"table.lstm.{n}.symbols"] = table
+        tensors[f"table.lstm.{n}.symbols"] = (values - F(0.5)) * F(0.125 if n else 0.5)
+        bias = tensors[f"table.lstm.{n}.bias"] = np.zeros((1, width), F)
+        bias[:, 2 * units : 3 * units] = F(1)
     return tensors
 
 

@@ -93,6 +93,8 @@ class LSTMBlock:
         keep_cell: zoneout of c.
         value: name of the scale of its output.
         skip_width: E, if it reads the symbol beside its input; else 0.
+        own_bias: whether the bias stays beside the table of the symbols it reads. Folded into the table it
+            costs nothing, but while coding every symbol's row would have to learn it by itself.
     """
 
     name: str
@@ -103,6 +105,7 @@ class LSTMBlock:
     keep_cell: float = 1.0
     value: str = "hidden"
     skip_width: int = 0
+    own_bias: bool = False
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the trained parameters by name."""
@@ -147,10 +150,11 @@ class LSTMBlock:
                 tables[f"{name}.{kind}"] = parameters[f"{name}.{kind}"].unsqueeze(0)
         else:
             bias = bias + forget
-        if embedding is None:
+        if embedding is None or self.own_bias:
             tables[f"{name}.bias"] = bias.unsqueeze(0)
-        else:
-            tables[f"{name}.symbols"] = embedding @ parameters[f"{name}.{self._symbols}"] + bias
+        if embedding is not None:
+            rows = embedding @ parameters[f"{name}.{self._symbols}"]
+            tables[f"{name}.symbols"] = rows if self.own_bias else rows + bias
         if self.inputs_width and (embedding is None or self.skip_width):
             linears[f"{name}.input"] = parameters[f"{name}.input"]
         return Folded(linears, tables)
@@ -163,7 +167,10 @@ class LSTMBlock:
         if self.norm:
             tables |= {f"{name}.shift": (1, width), f"{name}.gain": (1, width)}
             tables |= {f"{name}.cell_gain": (1, units), f"{name}.cell_shift": (1, units)}
-        tables |= {f"{name}.symbols": (vocabulary, width)} if vocabulary else {f"{name}.bias": (1, width)}
+        if vocabulary:
+            tables[f"{name}.symbols"] = (vocabulary, width)
+        if not vocabulary or self.own_bias:
+            tables[f"{name}.bias"] = (1, width)
         if self.inputs_width and (not vocabulary or self.skip_width):
             linears[f"{name}.input"] = (self.inputs_width, width)
         return FoldedShapes(linears, tables)
@@ -181,8 +188,11 @@ class LSTMBlock:
         h, c = state
         name = self.name
         a = ops.affine(ops.linear(f"{name}.recurrent", h), rows or ops.rows(f"{name}.bias"))
+        bias = ops.rows(f"{name}.bias") if rows and self.own_bias else None
         if x is not None:
-            a = ops.add(a, ops.affine(ops.linear(f"{name}.input", x)))
+            a = ops.add(a, ops.affine(ops.linear(f"{name}.input", x), bias))
+        elif bias:
+            a = ops.add(a, ops.lookup(bias))
         if self.norm:
             gain, shift = ops.lookup(ops.rows(f"{name}.gain")), ops.lookup(ops.rows(f"{name}.shift"))
             a = ops.scaled_norm(a, gain, shift, 4)

@@ -26,7 +26,7 @@ class LSTMConfig:
         units: H of every cell.
         layers: cells.
         sequential: one state through all cells in turn; else every cell has its own and reads the one below.
-        skip: skip connections, of stacked cells.
+        skip: skip connections, of stacked cells; each then has a bias of its own.
         norm: layer norm of gates and cells.
         keep_hidden: zoneout, share of the new output.
         keep_cell: zoneout, share of the new cell state.
@@ -60,7 +60,7 @@ class LSTM(BlockNetwork):
         keep, blocks = (config.keep_hidden, config.keep_cell), list[Block]()
         for n in range(config.layers):
             width = config.embedding if n == 0 else (0 if config.sequential else config.units)
-            block = LSTMBlock(f"lstm.{n}", width, config.units, config.norm, *keep)
+            block = LSTMBlock(f"lstm.{n}", width, config.units, config.norm, *keep, own_bias=config.skip)
             blocks.append(replace(block, skip_width=config.embedding) if config.skip and n else block)
         reads = {} if config.sequential else {block.name: "hidden" for block in blocks[1:]}
         seen = config.layers if config.skip else 1

@@ -74,7 +74,8 @@ def scratch_model(name: str) -> Model:
             width = TABLE_RANGE if tensor == "lstm.0.symbols" else UPPER_TABLE_RANGE
             drawn = uniform_unit(f"{stream} {tensor}", rows * columns) - np.float32(0.5)
             table = drawn.reshape(rows, columns) * np.float32(2 * width)
-            table[:, 2 * units : 3 * units] += np.float32(FORGET_BIAS)
+        elif tensor != "output_bias":
+            table[:, 2 * units : 3 * units] = np.float32(FORGET_BIAS)
         tables[tensor] = table
     short = f"{PREFIX}{layers}x{units}" + (f":{seed}" if seed else "")
     weights = ExactWeights(linears, tables, {"hidden": 127.0})
