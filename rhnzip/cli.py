@@ -351,7 +351,7 @@ def compress(
     \b
     fast     the network is frozen: 100 to 150 KB/s
     default  it learns as it codes, for any kind of text: 10 KB/s
-    best     it learns in smaller steps: smallest, 1.2 KB/s
+    best     it learns after every ten bytes: smallest, 1.5 KB/s
     """  # noqa: D301 (click reads the backspace as: leave the lines as they are)
     from rhnzip.streams import compress_stream
 
