@@ -62,7 +62,7 @@ def test_round_trip(preset: str, raw: bytes, model: str) -> None:
     assert rhnzip.decompress(packed, model=model) == raw
     (frame,) = inspect_stream(io.BytesIO(packed))
     assert (frame.preset, frame.learning, frame.model_name) == (preset, preset != "fast", "toy")
-    assert set(frame.parameters) == ({1, 2, 3, 4, 5, 6} if frame.learning else set())
+    assert set(frame.parameters) == ({1, 2, 3, 4, 5, 6, 9} if frame.learning else set())
 
 
 @pytest.mark.parametrize("preset", LEARNING)
