@@ -353,6 +353,7 @@ def compress(
     default  it learns as it codes, for any kind of text: 10 KB/s
     best     it learns after every ten bytes: smallest, 1.5 KB/s
     """  # noqa: D301 (click reads the backspace as: leave the lines as they are)
+    let_idle_threads_sleep()
     from rhnzip.streams import compress_stream
 
     run = functools.partial(compress_stream, preset=preset, block_size=block_size, **asdict(engine))
@@ -366,6 +367,7 @@ def compress(
 @report_options
 def decompress(files: tuple[str, ...], outputs: Outputs, engine: Engine, report: Report) -> None:
     """Decompress each FILE.rhn to FILE."""
+    let_idle_threads_sleep()
     from rhnzip.streams import decompress_stream
 
     run = functools.partial(decompress_stream, **asdict(engine))
@@ -378,6 +380,7 @@ def decompress(files: tuple[str, ...], outputs: Outputs, engine: Engine, report:
 @report_options
 def check(files: tuple[str, ...], engine: Engine, report: Report) -> None:
     """Check that each FILE.rhn decompresses, and write nothing."""
+    let_idle_threads_sleep()
     from rhnzip.streams import test_stream
 
     def verify(file: str) -> None:
@@ -495,6 +498,12 @@ def _transform(
         report.done(file, summary, time.perf_counter() - start, output=path, packing=packing)
 
     each_file(files, transform, report)
+
+
+def let_idle_threads_sleep() -> None:
+    """Set what torch's threads read when torch is loaded: coding/workers.py then puts them to use."""
+    if sys.platform == "linux" and "torch" not in sys.modules:
+        os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
 def each_file(files: tuple[str, ...], work: Callable[[str], None], report: Report) -> None:

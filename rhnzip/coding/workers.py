@@ -1,7 +1,8 @@
 """Threads for groups of lanes. Lanes are independent within a step, so who computes them changes no bit.
 
 Plain threads and one queue: numba kernels and torch products release the GIL. torch's own threads are held to
-one while workers run, since two levels of threads on the same cores wait for each other.
+one while workers run, since two levels of threads on the same cores wait for each other. Only a task that is
+alone may spread its products over torch's threads, and only if these soon sleep when they idle (SPIN).
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ import torch
 
 Task = Callable[[], Any]
 
+SPIN = "GOMP_SPINCOUNT"
+"""How long torch's idle threads spin, where it runs on GNU OpenMP; read when torch is loaded. By default they
+spin for so long that the next tasks wait for the processor. The command sets it."""
+
 
 def available_threads() -> int:
     """Processors this process may use."""
@@ -29,6 +34,7 @@ class Workers:
     def __init__(self, threads: int) -> None:
         """`threads` counts the calling thread, which takes the first task itself."""
         self.threads = threads
+        self._spreads = threads > 1 and SPIN in os.environ
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()
         self._running: list[threading.Thread] = []
@@ -65,6 +71,8 @@ class Workers:
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Run all tasks and return when the last is done; the first error is raised."""
+        if self._spreads:
+            torch.set_num_threads(self.threads if len(tasks) == 1 else 1)
         own = tasks[:1] if self._running else tasks
         for task in tasks[len(own) :]:
             self._tasks.put(task)
