@@ -50,7 +50,7 @@ class Settings:
 
 
 PULL_EVERY = 16
-"""Weights are pulled to their anchors at every so-manieth step: between, nobody need read the anchors."""
+"""Weights are pulled to their anchors once in so many steps: in the others the anchors need not be read."""
 
 
 def update_numbers(settings: Settings, updates: int) -> NDArray[np.float32]:

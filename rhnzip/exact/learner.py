@@ -135,7 +135,8 @@ class _Update:
         self._inputs = use.inputs.flatten(0, 1) if isinstance(use, _Use) else None
         self._index = use.index.reshape(-1)
         self._gradients = use.gradients.reshape(len(self._index), -1)
-        self._touched, self._slots = np.unique(self._index, return_inverse=True)
+        # of a table of one row; those of longer ones differ from segment to segment
+        self._touched, self._slots = np.zeros(1, np.int64), np.zeros_like(self._index)
         self.columns = self._gradients.shape[1]
         self._q = torch.empty(self.columns, len(self._index), dtype=torch.int8)
         self._scale = np.empty(self.columns, np.float32)

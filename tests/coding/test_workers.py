@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rhnzip.coding.workers import Workers, available_threads
+from rhnzip.coding.workers import SPIN, Workers, available_threads
 
 
 @pytest.fixture
@@ -52,6 +52,23 @@ def test_torch_runs_single_threaded_meanwhile(torch_threads: int) -> None:
 
         workers.run([task, task])
     assert seen == [1, 1]
+    assert torch.get_num_threads() == torch_threads
+
+
+@pytest.mark.parametrize("sleepy", [True, False])
+def test_a_lone_task_has_torchs_threads_if_they_soon_sleep(
+    sleepy: bool, torch_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sleepy:
+        monkeypatch.setenv(SPIN, "20000")
+    else:
+        monkeypatch.delenv(SPIN, raising=False)
+    seen: list[int] = []
+    tasks = [lambda: seen.append(torch.get_num_threads())] * 2
+    with Workers(2) as workers:
+        for count in (1, 2, 1):
+            workers.run(tasks[:count])
+    assert seen == ([2, 1, 1, 2] if sleepy else [1, 1, 1, 1])
     assert torch.get_num_threads() == torch_threads
 
 

@@ -596,7 +596,7 @@ def test_full_decay_goes_back_to_the_initial_weights() -> None:
 
 
 def test_anchors_follow_the_weights() -> None:
-    """With a full drift the pull has no end: weights go as far as without any."""
+    """Anchors that stay hold the weights back; those that follow let them go."""
 
     def ends(**changes: float) -> Snapshot:
         learner = new_learner(CASE, replace(STEADY, **changes))
